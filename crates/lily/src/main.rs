@@ -1,0 +1,2 @@
+//! The lily program.
+fn main() {}
