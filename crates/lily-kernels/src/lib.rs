@@ -1,1 +1,16 @@
-//! (empty)
+//! Kernels: one folder for each, holding everything about it.
+
+pub mod access;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
+pub mod cpu;
+pub mod gdn_in;
+pub mod math;
+pub mod residual;
+mod shape;
+pub mod table;
+
+pub use shape::{
+    CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,
+    O_SS_ROWS, SessionShape, StepArgs,
+};

@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn q4_takes_the_low_nibble_first_and_allows_negative_scales() {
-        let codes = (0..32).map(|i| (2 * i % 16) as u8 | ((2 * i + 1) % 16) << 4).collect();
+        let codes = (0..32u8).map(|i| (2 * i % 16) | (((2 * i + 1) % 16) << 4)).collect();
         let s = segment(RowFormat::Q4, codes, bf16_bytes(-0.5), bf16_bytes(3.0));
         let m = WeightMatrix::new(1, 1, 64, vec![s]).unwrap();
         let mut row = [0.0; 64];

@@ -1,0 +1,276 @@
+//! Conformance of kernels: one launch on a device against its reference.
+//!
+//! A [`Case`] is a plan of one launch with random contents. [`check`] asserts that the device writes
+//! what the reference writes, within a stated tolerance and nothing else; that memory outside of the
+//! declared exact reads changes nothing; and that two runs agree bit for bit.
+
+use std::sync::Arc;
+
+use lily_plan::{
+    Access, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Interpreter, Launch, Live,
+    Memory, Plan, Precision, RowFormat, Step, Weights, control,
+};
+
+use crate::shape::{LaunchContext, Mixer, ModelShape, SessionShape};
+use crate::table;
+
+mod builder;
+
+pub use builder::{CaseBuilder, decode_steps, prefill_steps, small_shapes};
+
+/// Largest relative rms difference of any written buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    /// For devices that compute in f32.
+    pub exact: f32,
+    /// For 8-bit inputs of matrix products.
+    pub int8: f32,
+    /// For bfloat16 inputs.
+    pub bf16: f32,
+}
+
+impl Tolerance {
+    /// For kernels without a matrix product.
+    pub const PLAIN: Self = Self { exact: 2e-5, int8: 2e-5, bf16: 5e-3 };
+    /// For kernels whose results are integers, copies or choices.
+    pub const SAME: Self = Self { exact: 0.0, int8: 0.0, bf16: 0.0 };
+
+    /// For matrix products. Inputs rounded to 8 bits by groups of 64 normal values (largest about
+    /// 2.5 sigma) carry a relative error of 2.5 / 127 / sqrt(12) = 0.6 %; plain matrices are
+    /// multiplied in f32 everywhere.
+    pub fn product(format: RowFormat) -> Self {
+        let int8 = if format.is_quantised() { 1.5e-2 } else { 2e-5 };
+        Self { exact: 2e-5, int8, bf16: 1e-2 }
+    }
+}
+
+/// One launch with contents.
+pub struct Case {
+    /// Kernel, shapes and formats.
+    pub name: String,
+    /// A plan of this launch alone.
+    pub plan: Arc<Plan>,
+    /// Weights by buffer name.
+    pub weights: Weights,
+    /// Contents of every buffer but the weights.
+    pub contents: Vec<Contents>,
+    /// Allowed differences.
+    pub tolerance: Tolerance,
+}
+
+/// Contents of a buffer; floats of bfloat16 buffers are rounded values.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contents {
+    /// Bound to the checkpoint.
+    Weight,
+    /// f32 or bfloat16 elements.
+    Float(Vec<f32>),
+    /// i32 elements.
+    Int(Vec<i32>),
+}
+
+/// Which of a case's tolerances applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bar {
+    /// f32 throughout.
+    Exact,
+    /// 8-bit inputs.
+    Int8,
+    /// bfloat16 inputs.
+    Bf16,
+}
+
+/// Runs every case of every kernel on devices made by `device`; panics with all failures.
+pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
+    let mut failures = Vec::new();
+    let mut kernels = std::collections::BTreeSet::new();
+    for case in table::cases() {
+        kernels.insert(case.plan.launches()[0].kernel);
+        if let Err(reason) = check(device().as_mut(), &case, bar) {
+            failures.push(format!("{}: {reason}", case.name));
+        }
+    }
+    let missing: Vec<_> =
+        table::KERNELS.iter().map(|k| k.name).filter(|k| !kernels.contains(k)).collect();
+    assert!(missing.is_empty(), "kernels without a case: {missing:?}");
+    assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Checks one case; the error says what differs.
+pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), String> {
+    let text = |e: DeviceError| e.to_string();
+    let mut oracle = Interpreter::new(table::reference, precision(case), true);
+    let want = run(&mut oracle, case, &case.contents).map_err(text)?;
+    let got = run(device, case, &case.contents).map_err(text)?;
+    let memory = ContentsMemory(&case.contents);
+    let launch = &case.plan.launches()[0];
+    let live = live(case, &memory);
+    let written = mask(case, launch, &live, |b| b.write.as_ref());
+    let tolerance = match bar {
+        Bar::Exact => case.tolerance.exact,
+        Bar::Int8 => case.tolerance.int8,
+        Bar::Bf16 => case.tolerance.bf16,
+    };
+    for (id, buffer) in case.plan.buffers().iter() {
+        let i = id.index();
+        compare(&want[i], &got[i], &case.contents[i], &written[i], tolerance)
+            .map_err(|e| format!("{}: {e}", buffer.name))?;
+    }
+    let read = mask(case, launch, &live, |b| b.read.as_ref());
+    let poisoned: Vec<Contents> =
+        case.contents.iter().zip(&read).map(|(c, keep)| poison(c, keep)).collect();
+    let again = run(device, case, &poisoned).map_err(text)?;
+    for (id, buffer) in case.plan.buffers().iter() {
+        let i = id.index();
+        let differs = |e: usize| written[i][e] && !same(&got[i], &again[i], e);
+        if let Some(e) = (0..written[i].len()).find(|&e| differs(e)) {
+            return Err(format!(
+                "{}: element {e} depends on memory outside of the declared reads",
+                buffer.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn precision(case: &Case) -> Precision {
+    let any_bf16 = case.plan.buffers().iter().any(|(_, b)| b.element == Element::Bf16);
+    if any_bf16 { Precision::BF16 } else { Precision::EXACT }
+}
+
+fn run(
+    device: &mut dyn Device,
+    case: &Case,
+    contents: &[Contents],
+) -> Result<Vec<Contents>, DeviceError> {
+    let buffers = case.plan.buffers();
+    device.allocate(buffers, case.weights.clone())?;
+    let plan = device.compile(&case.plan)?;
+    for ((id, _), contents) in buffers.iter().zip(contents) {
+        match contents {
+            Contents::Weight => {}
+            Contents::Float(v) => lily_plan::write_f32(device, id, 0, v)?,
+            Contents::Int(v) => lily_plan::write_i32(device, id, 0, v)?,
+        }
+    }
+    device.submit(plan)?;
+    device.wait()?;
+    let mut out = Vec::new();
+    for ((id, buffer), contents) in buffers.iter().zip(contents) {
+        out.push(match contents {
+            Contents::Weight => Contents::Weight,
+            Contents::Float(_) => {
+                Contents::Float(lily_plan::read_f32(device, id, 0, buffer.elements())?)
+            }
+            Contents::Int(_) => {
+                Contents::Int(lily_plan::read_i32(device, id, 0, buffer.elements())?)
+            }
+        });
+    }
+    Ok(out)
+}
+
+struct ContentsMemory<'a>(&'a [Contents]);
+
+impl Memory for ContentsMemory<'_> {
+    fn f32(&self, buffer: BufferId) -> &[f32] {
+        match &self.0[buffer.index()] {
+            Contents::Float(v) => v,
+            _ => &[],
+        }
+    }
+
+    fn i32(&self, buffer: BufferId) -> &[i32] {
+        match &self.0[buffer.index()] {
+            Contents::Int(v) => v,
+            _ => &[],
+        }
+    }
+}
+
+fn live<'a>(case: &Case, memory: &'a ContentsMemory<'a>) -> Live<'a> {
+    let find = |name: &str| case.plan.buffers().find(name).map_or(&[][..], |id| memory.i32(id));
+    Live::new(case.plan.step(), find("control"), find("prompt"), Some(memory))
+}
+
+/// Elements of every buffer inside the exact ranges picked from the launch's bindings.
+fn mask<'a>(
+    case: &Case,
+    launch: &'a Launch,
+    live: &Live<'_>,
+    pick: impl Fn(&'a lily_plan::Binding) -> Option<&'a Access>,
+) -> Vec<Vec<bool>> {
+    let weight = |b: &lily_plan::Buffer| b.kind == BufferKind::Weight;
+    let empty = |b: &lily_plan::Buffer| if weight(b) { 0 } else { b.elements() };
+    let mut masks: Vec<Vec<bool>> =
+        case.plan.buffers().iter().map(|(_, b)| vec![false; empty(b)]).collect();
+    for binding in &launch.bindings {
+        let buffer = case.plan.buffers().get(binding.buffer);
+        if let (Some(access), false) = (pick(binding), weight(buffer)) {
+            for region in access.exact(live) {
+                region.for_each_run(&buffer.shape, |run| {
+                    masks[binding.buffer.index()][run].fill(true);
+                });
+            }
+        }
+    }
+    masks
+}
+
+fn compare(
+    want: &Contents,
+    got: &Contents,
+    before: &Contents,
+    written: &[bool],
+    tolerance: f32,
+) -> Result<(), String> {
+    let outside = |e: usize| !written[e] && !same(got, before, e);
+    if let Some(e) = (0..written.len()).find(|&e| outside(e)) {
+        return Err(format!("element {e} outside of the declared writes has changed"));
+    }
+    match (want, got) {
+        (Contents::Float(want), Contents::Float(got)) => {
+            let (mut error, mut size) = (0f64, 0f64);
+            for e in (0..written.len()).filter(|&e| written[e]) {
+                if !got[e].is_finite() && got[e] != want[e] {
+                    return Err(format!("element {e} is {}, need {}", got[e], want[e]));
+                }
+                if want[e].is_finite() {
+                    error += f64::from(got[e] - want[e]).powi(2);
+                    size += f64::from(want[e]).powi(2);
+                }
+            }
+            if error > size * f64::from(tolerance).powi(2) {
+                let relative = (error / size).sqrt();
+                return Err(format!("relative rms {relative:.2e}, allowed {tolerance:.0e}"));
+            }
+        }
+        (Contents::Int(want), Contents::Int(got)) => {
+            if let Some(e) = (0..written.len()).find(|&e| written[e] && got[e] != want[e]) {
+                return Err(format!("element {e} is {}, need {}", got[e], want[e]));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn same(a: &Contents, b: &Contents, element: usize) -> bool {
+    match (a, b) {
+        (Contents::Float(a), Contents::Float(b)) => a[element].to_bits() == b[element].to_bits(),
+        (Contents::Int(a), Contents::Int(b)) => a[element] == b[element],
+        _ => true,
+    }
+}
+
+fn poison(contents: &Contents, keep: &[bool]) -> Contents {
+    match contents {
+        Contents::Weight => Contents::Weight,
+        Contents::Float(v) => Contents::Float(
+            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { f32::NAN }).collect(),
+        ),
+        Contents::Int(v) => Contents::Int(
+            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { i32::MIN / 3 }).collect(),
+        ),
+    }
+}

@@ -1,0 +1,315 @@
+//! Builds cases: buffers with random contents, weights, a control block.
+
+use super::*;
+
+use half::bf16;
+use lily_plan::{GROUP, RowSegment, Weight, WeightMatrix};
+
+/// Shapes small enough for every device: one with the real model's head sizes, one where nothing is
+/// a power of two or shares a factor with the others but the group size.
+pub fn small_shapes() -> Vec<ModelShape> {
+    let real_heads = ModelShape {
+        hidden: 128,
+        layers: vec![Mixer::Gdn, Mixer::Attention],
+        vocab: 300,
+        vocab_used: 290,
+        q_heads: 16,
+        kv_heads: 2,
+        head_dim: 256,
+        rotary_dim: 64,
+        rope_theta: 1e7,
+        k_heads: 2,
+        v_heads: 4,
+        k_dim: 128,
+        v_dim: 128,
+        conv_width: 4,
+        experts: 16,
+        top_k: 4,
+        inner: 128,
+        rms_eps: 1e-6,
+    };
+    let odd = ModelShape {
+        hidden: 192,
+        vocab: 131,
+        vocab_used: 131,
+        q_heads: 6,
+        kv_heads: 3,
+        head_dim: 96,
+        rotary_dim: 18,
+        rope_theta: 5e4,
+        k_heads: 3,
+        v_heads: 9,
+        k_dim: 96,
+        v_dim: 64,
+        conv_width: 3,
+        experts: 11,
+        top_k: 3,
+        inner: 64,
+        rms_eps: 1e-5,
+        ..real_heads.clone()
+    };
+    vec![real_heads, odd]
+}
+
+/// Decode of one sequence, and of three of which one is halted.
+pub fn decode_steps() -> Vec<Step> {
+    vec![Step::Decode { batch: 1 }, Step::Decode { batch: 3 }]
+}
+
+/// Prefill chunks: one token, ragged, one around the DeltaNet chunk.
+pub fn prefill_steps() -> Vec<Step> {
+    [1, 7, 33, 70].map(|tokens| Step::Prefill { tokens, sequence: 1 }).into()
+}
+
+/// Collects the buffers of one launch.
+pub struct CaseBuilder<'a> {
+    /// The model.
+    pub shape: &'a ModelShape,
+    /// The session: 3 sequences, 2 steps to take back, 160 positions, 4 splits.
+    pub session: SessionShape,
+    step: Step,
+    buffers: Buffers,
+    weights: Weights,
+    contents: Vec<Contents>,
+    random: u64,
+    label: String,
+}
+
+impl<'a> CaseBuilder<'a> {
+    /// A builder for one launch of `step`.
+    pub fn new(shape: &'a ModelShape, step: Step) -> Self {
+        let (batch, tokens) = match step {
+            Step::Decode { batch } => (batch, 1),
+            Step::Prefill { tokens, .. } => (2, tokens),
+        };
+        let session = SessionShape {
+            batch,
+            tokens,
+            capacity: 160,
+            run_ahead: 2,
+            splits: 4,
+            ring: 8,
+            logit_rows: batch,
+            precision: Precision::EXACT,
+        };
+        Self {
+            shape,
+            session,
+            step,
+            buffers: Buffers::new(),
+            weights: Weights::new(),
+            contents: Vec::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
+            label: format!("hidden {}, {step:?}", shape.hidden),
+        }
+    }
+
+    /// Keeps the KV cache in bfloat16, as devices do by default. Call before declaring buffers.
+    pub fn bf16_cache(mut self) -> Self {
+        self.session.precision.kv = Element::Bf16;
+        self.label += ", bf16 cache";
+        self
+    }
+
+    /// Adds to the case's name.
+    pub fn label(&mut self, text: &str) {
+        self.label += ", ";
+        self.label += text;
+    }
+
+    /// The launch context.
+    pub fn context(&self) -> LaunchContext<'_> {
+        LaunchContext {
+            shape: self.shape,
+            session: &self.session,
+            step: self.step,
+            layer: None,
+            splits: self.session.splits,
+        }
+    }
+
+    /// Rows of scratch.
+    pub fn rows(&self) -> usize {
+        self.session.rows()
+    }
+
+    /// Uniform in 0..1.
+    pub fn uniform(&mut self) -> f32 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// About normal: mean 0, standard deviation 1.
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
+    }
+
+    /// The default control block: sequence 0 at position 37, 1 at 101, 2 (if there) halted. A
+    /// prefill chunk of sequence 1 has all but two of its tokens valid, at least one.
+    pub fn control(&mut self) -> BufferId {
+        let count = self.session.tokens.saturating_sub(2).max(1);
+        self.control_rows(&[
+            [5, 37, 0, 0, 3, 99],
+            [7, 61, count as i32, 0, 0, 99],
+            [9, 50, 0, 1, 2, 99],
+        ])
+    }
+
+    /// A control block with the given token, position, count, halt, produced, limit.
+    pub fn control_rows(&mut self, rows: &[[i32; 6]]) -> BufferId {
+        let mut words = vec![0; self.session.batch * control::WORDS];
+        for (to, row) in words.chunks_mut(control::WORDS).zip(rows) {
+            to[..6].copy_from_slice(row);
+        }
+        let batch = self.session.batch;
+        self.i32("control", [batch, control::WORDS], words)
+    }
+
+    /// An f32 buffer of normal values.
+    pub fn f32(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, Element::F32, shape.into())
+    }
+
+    /// A buffer of matrix inputs.
+    pub fn act(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, self.session.precision.act, shape.into())
+    }
+
+    /// A buffer of keys or values.
+    pub fn kv(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, self.session.precision.kv, shape.into())
+    }
+
+    /// An f32 buffer of positive values, such as sums of squares.
+    pub fn sums(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        let shape = shape.into();
+        let values = (0..shape.iter().product()).map(|_| 4.0 + 8.0 * self.uniform()).collect();
+        self.f32_with(name, shape, values)
+    }
+
+    /// An f32 buffer with given contents.
+    pub fn f32_with(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.contents.push(Contents::Float(values));
+        self.buffers.add(BufferKind::Scratch, name, Element::F32, shape)
+    }
+
+    /// An i32 buffer with given contents.
+    pub fn i32(&mut self, name: &str, shape: impl Into<Vec<usize>>, values: Vec<i32>) -> BufferId {
+        self.contents.push(Contents::Int(values));
+        self.buffers.add(BufferKind::Scratch, name, Element::I32, shape)
+    }
+
+    /// A small unquantised weight.
+    pub fn vector(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        mut value: impl FnMut(&mut Self) -> f32,
+    ) -> BufferId {
+        let shape = shape.into();
+        let values = (0..shape.iter().product()).map(|_| value(self)).collect();
+        self.weights.insert(name.into(), Weight::Vector(values));
+        self.contents.push(Contents::Weight);
+        self.buffers.add(BufferKind::Weight, name, Element::F32, shape)
+    }
+
+    /// A random matrix `[experts, rows, k]` (two axes if `experts` is 1) with outputs of about 1 for
+    /// inputs of about 1; its rows come from two stored tensors.
+    pub fn matrix(
+        &mut self,
+        name: &str,
+        experts: usize,
+        rows: usize,
+        k: usize,
+        format: RowFormat,
+    ) -> BufferId {
+        let first = rows / 2;
+        let halves = [(0, first), (first, rows - first)];
+        let segments = halves.into_iter().filter(|(_, n)| *n > 0).map(|(first_row, rows)| {
+            let (codes, scales, biases) = self.random_rows(experts * rows, k, format);
+            RowSegment {
+                tensor: name.into(),
+                format,
+                experts: 0..experts,
+                first_row,
+                row_step: 1,
+                rows,
+                source_row: 0,
+                expert_stride: rows,
+                codes: codes.into(),
+                scales: scales.into(),
+                biases: biases.into(),
+            }
+        });
+        let segments: Vec<RowSegment> = segments.collect();
+        let matrix = WeightMatrix::new(experts, rows, k, segments)
+            .expect("the segments were cut to cover every row");
+        let element = Element::Matrix { total_bytes: matrix.total_bytes() };
+        self.weights.insert(name.into(), Weight::Matrix(matrix));
+        self.contents.push(Contents::Weight);
+        let shape = if experts == 1 { vec![rows, k] } else { vec![experts, rows, k] };
+        self.buffers.add(BufferKind::Weight, name, element, shape)
+    }
+
+    fn random_rows(
+        &mut self,
+        rows: usize,
+        k: usize,
+        format: RowFormat,
+    ) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+        let sd = 1.0 / (k as f32).sqrt();
+        let bytes = |v: f32| bf16::from_f32(v).to_le_bytes();
+        let (mut codes, mut scales, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+        if !format.is_quantised() {
+            for _ in 0..rows * k {
+                let w = sd * self.normal();
+                match format {
+                    RowFormat::F32 => codes.extend(w.to_le_bytes()),
+                    RowFormat::F16 => codes.extend(half::f16::from_f32(w).to_le_bytes()),
+                    _ => codes.extend(bytes(w)),
+                }
+            }
+            return (codes, scales, biases);
+        }
+        codes.extend((0..rows * format.code_bytes(k)).map(|_| (self.uniform() * 256.0) as u8));
+        let levels = (1 << format.bits()) as f32;
+        for _ in 0..rows * k / GROUP {
+            let sign = if self.uniform() < 0.33 { -1.0 } else { 1.0 };
+            let scale = sign * sd * 12f32.sqrt() / levels * (0.5 + self.uniform());
+            scales.extend(bytes(scale));
+            biases.extend(bytes(-scale * (levels - 1.0) / 2.0));
+        }
+        (codes, scales, biases)
+    }
+
+    fn random_floats(&mut self, name: &str, element: Element, shape: Vec<usize>) -> BufferId {
+        let value = |v: f32| if element == Element::Bf16 { bf16::from_f32(v).to_f32() } else { v };
+        let values = (0..shape.iter().product()).map(|_| value(self.normal())).collect();
+        self.contents.push(Contents::Float(values));
+        self.buffers.add(BufferKind::Scratch, name, element, shape)
+    }
+
+    /// The finished case.
+    ///
+    /// # Panics
+    /// If the launch is no valid plan.
+    pub fn build(self, launch: Launch, tolerance: Tolerance) -> Case {
+        let name = format!("{} ({})", launch.kernel, self.label);
+        let plan = Plan::new(self.step, Arc::new(self.buffers), vec![launch]);
+        Case {
+            name,
+            plan: Arc::new(plan.expect("a single launch with declared ranges is a plan")),
+            weights: self.weights,
+            contents: self.contents,
+            tolerance,
+        }
+    }
+}

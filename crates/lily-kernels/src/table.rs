@@ -1,0 +1,35 @@
+//! The kernel table: every kernel that a plan may name.
+
+use lily_plan::ReferenceFn;
+
+use crate::cpu::CpuFace;
+
+/// A kernel with its faces.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Name, as in plans.
+    pub name: &'static str,
+    /// The oracle.
+    pub reference: ReferenceFn,
+    /// The CPU kernel.
+    pub cpu: CpuFace,
+}
+
+/// All kernels.
+pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL];
+
+/// Finds a kernel by name.
+pub fn find(name: &str) -> Option<&'static Kernel> {
+    KERNELS.iter().find(|k| k.name == name)
+}
+
+/// Finds the reference of a kernel by name.
+pub fn reference(name: &str) -> Option<ReferenceFn> {
+    find(name).map(|k| k.reference)
+}
+
+/// Conformance cases of all kernels.
+#[cfg(any(test, feature = "testing"))]
+pub fn cases() -> Vec<crate::conformance::Case> {
+    [crate::gdn_in::tests::cases()].into_iter().flatten().collect()
+}

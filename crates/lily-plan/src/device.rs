@@ -1,0 +1,223 @@
+//! What every device offers: buffers, weights, compiled plans.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use half::bf16;
+
+use crate::buffer::{Buffer, BufferId, BufferKind, Buffers, Element};
+use crate::matrix::{RowFormat, Weight};
+use crate::plan::Plan;
+
+/// Weights by buffer name.
+pub type Weights = BTreeMap<String, Weight>;
+
+/// Element types a device wants for the inputs of matrix products and for the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Precision {
+    /// Inputs of matrix products.
+    pub act: Element,
+    /// Keys and values.
+    pub kv: Element,
+}
+
+impl Precision {
+    /// f32 throughout: the exact mode of the CPU, and the reference.
+    pub const EXACT: Self = Self { act: Element::F32, kv: Element::F32 };
+    /// bfloat16 inputs and cache, as on GPUs.
+    pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16 };
+}
+
+/// Handle of a plan compiled by a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanId(pub usize);
+
+/// What can go wrong on a device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// A plan names a kernel that the device does not have.
+    #[error("device {device} has no kernel `{kernel}`, named by launch {launch} of the plan")]
+    MissingKernel {
+        /// Device name.
+        device: String,
+        /// Kernel name.
+        kernel: String,
+        /// Index of the launch.
+        launch: usize,
+    },
+    /// A weight buffer of the plan has no weight, or one of another shape.
+    #[error(
+        "weight `{name}` {found}, need {expected}; the checkpoint does not match its config.json"
+    )]
+    Weight {
+        /// Buffer name.
+        name: String,
+        /// Shape needed.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
+    /// A kernel failed while running.
+    #[error("kernel `{kernel}` (launch {launch}) failed on device {device}: {reason}")]
+    Launch {
+        /// Device name.
+        device: String,
+        /// Kernel label.
+        kernel: String,
+        /// Index of the launch in its plan.
+        launch: usize,
+        /// What happened.
+        reason: String,
+    },
+    /// The device cannot hold the buffers.
+    #[error("device {device} cannot allocate {bytes} bytes: {reason}")]
+    Memory {
+        /// Device name.
+        device: String,
+        /// Bytes asked for.
+        bytes: u64,
+        /// What happened.
+        reason: String,
+    },
+    /// A range outside of its buffer, or a call out of order.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// Compiles and runs plans over one set of buffers.
+///
+/// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
+/// reads and writes wait for everything submitted before them.
+pub trait Device: Send {
+    /// Short name: `cpu`, `metal`, `cuda`, `interpreter`.
+    fn name(&self) -> &str;
+
+    /// Element types this device wants; the plan builder declares buffers with them.
+    fn precision(&self) -> Precision;
+
+    /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
+    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;
+
+    /// Prepares a plan over the allocated buffers. Fails if a kernel or a shape is missing.
+    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError>;
+
+    /// Starts a plan after everything submitted before.
+    fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError>;
+
+    /// Waits for all submitted plans.
+    fn wait(&mut self) -> Result<(), DeviceError>;
+
+    /// Runs a single launch of a plan and waits: for comparisons launch by launch.
+    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError>;
+
+    /// Copies bytes out of a buffer in its element type, little-endian.
+    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies bytes into a buffer.
+    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// The allocated buffers.
+    fn buffers(&self) -> &Arc<Buffers>;
+}
+
+/// Reads `count` elements of an f32 or bfloat16 buffer as f32.
+pub fn read_f32(
+    device: &mut dyn Device,
+    buffer: BufferId,
+    first: usize,
+    count: usize,
+) -> Result<Vec<f32>, DeviceError> {
+    let element = device.buffers().get(buffer).element;
+    let size = element.bytes().unwrap_or(0);
+    let mut bytes = vec![0; count * size];
+    device.read(buffer, first * size, &mut bytes)?;
+    Ok(match element {
+        Element::Bf16 => {
+            bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
+        }
+        _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+    })
+}
+
+/// Reads `count` elements of an i32 buffer.
+pub fn read_i32(
+    device: &mut dyn Device,
+    buffer: BufferId,
+    first: usize,
+    count: usize,
+) -> Result<Vec<i32>, DeviceError> {
+    let mut out = vec![0i32; count];
+    device.read(buffer, first * 4, bytemuck::cast_slice_mut(&mut out))?;
+    Ok(out)
+}
+
+/// Writes f32 values to an f32 buffer, or rounds them into a bfloat16 one.
+pub fn write_f32(
+    device: &mut dyn Device,
+    buffer: BufferId,
+    first: usize,
+    values: &[f32],
+) -> Result<(), DeviceError> {
+    match device.buffers().get(buffer).element {
+        Element::Bf16 => {
+            let rounded: Vec<u8> =
+                values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+            device.write(buffer, first * 2, &rounded)
+        }
+        _ => device.write(buffer, first * 4, bytemuck::cast_slice(values)),
+    }
+}
+
+/// Writes i32 values.
+pub fn write_i32(
+    device: &mut dyn Device,
+    buffer: BufferId,
+    first: usize,
+    values: &[i32],
+) -> Result<(), DeviceError> {
+    device.write(buffer, first * 4, bytemuck::cast_slice(values))
+}
+
+/// Checks that every weight buffer has a weight of its shape and that none is left over; used by
+/// devices when they allocate.
+pub fn check_weights(buffers: &Buffers, weights: &Weights) -> Result<(), DeviceError> {
+    let declared = buffers.iter().filter(|(_, b)| b.kind == BufferKind::Weight);
+    for (_, buffer) in declared {
+        let found = match weights.get(&buffer.name) {
+            None => "is missing".to_string(),
+            Some(weight) if fits(buffer, weight) => continue,
+            Some(Weight::Vector(v)) => format!("is a vector of {} values", v.len()),
+            Some(Weight::Matrix(m)) => {
+                format!("is a matrix [{}, {}, {}]", m.experts(), m.rows(), m.k())
+            }
+        };
+        let expected = format!("{} {:?}", buffer.element.name(), buffer.shape);
+        return Err(DeviceError::Weight { name: buffer.name.clone(), expected, found });
+    }
+    Ok(())
+}
+
+fn fits(buffer: &Buffer, weight: &Weight) -> bool {
+    match (weight, buffer.element) {
+        (Weight::Matrix(m), Element::Matrix { .. }) => {
+            let shape = [m.experts(), m.rows(), m.k()];
+            shape == buffer.shape[..] || (m.experts() == 1 && shape[1..] == buffer.shape[..])
+        }
+        (Weight::Vector(v), Element::F32 | Element::Bf16) => v.len() == buffer.elements(),
+        _ => false,
+    }
+}
+
+/// Formats found among a matrix's segments, for reports.
+pub fn formats(weight: &Weight) -> Vec<RowFormat> {
+    match weight {
+        Weight::Vector(_) => Vec::new(),
+        Weight::Matrix(m) => {
+            let mut found: Vec<RowFormat> = m.segments().iter().map(|s| s.format).collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        }
+    }
+}
