@@ -7,8 +7,16 @@
 
 mod config;
 mod error;
+mod generation;
+mod inspect;
 mod weights;
 
 pub use config::{Config, LayerKind, Quantization};
-pub use error::{ConfigError, ConfigProblem};
-pub use weights::{Dtype, TensorSpec, mlx_tensors};
+pub use error::{CheckpointError, ConfigError, ConfigProblem};
+pub use generation::{GenerationDefaults, stop_tokens};
+pub use inspect::{FileSummary, Inspection};
+pub use weights::class::ClassSummary;
+pub use weights::{
+    Aside, Checkpoint, Dtype, HeaderEntry, HeaderError, Layout, TensorSpec, mlx_tensors,
+    parse_header,
+};
