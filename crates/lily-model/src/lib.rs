@@ -7,6 +7,7 @@
 
 mod config;
 mod error;
+pub mod synth;
 mod weights;
 
 pub use config::{Config, LayerKind, Quantization};
