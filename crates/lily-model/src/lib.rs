@@ -7,8 +7,12 @@
 
 mod config;
 mod error;
+pub mod engine;
 mod generation;
 mod inspect;
+pub mod plan;
+pub mod sampling;
+pub mod synth;
 mod weights;
 
 pub use config::{Config, LayerKind, Quantization};
