@@ -5,6 +5,7 @@ pub mod access;
 pub mod conformance;
 pub mod cpu;
 pub mod gdn_in;
+pub mod gdn_out;
 pub mod math;
 pub mod residual;
 mod shape;
