@@ -16,7 +16,8 @@ pub struct Kernel {
 }
 
 /// All kernels.
-pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL];
+pub const KERNELS: &[Kernel] =
+    &[crate::attn_in::KERNEL, crate::attn_out::KERNEL, crate::embed::KERNEL, crate::gdn_in::KERNEL];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -31,5 +32,13 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 /// Conformance cases of all kernels.
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases()].into_iter().flatten().collect()
+    [
+        crate::attn_in::tests::cases(),
+        crate::attn_out::tests::cases(),
+        crate::embed::tests::cases(),
+        crate::gdn_in::tests::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
