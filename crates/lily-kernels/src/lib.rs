@@ -1,9 +1,12 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
+pub mod attn_in;
+pub mod attn_out;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
+pub mod embed;
 pub mod gdn_in;
 pub mod gdn_out;
 pub mod math;

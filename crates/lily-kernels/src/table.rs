@@ -17,6 +17,8 @@ pub struct Kernel {
 
 /// All kernels.
 pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL, crate::gdn_out::KERNEL];
+pub const KERNELS: &[Kernel] =
+    &[crate::attn_in::KERNEL, crate::attn_out::KERNEL, crate::embed::KERNEL, crate::gdn_in::KERNEL];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -32,4 +34,13 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
     [crate::gdn_in::tests::cases(), crate::gdn_out::tests::cases()].into_iter().flatten().collect()
+    [
+        crate::attn_in::tests::cases(),
+        crate::attn_out::tests::cases(),
+        crate::embed::tests::cases(),
+        crate::gdn_in::tests::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
