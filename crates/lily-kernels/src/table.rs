@@ -15,10 +15,27 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL, crate::gdn_out::KERNEL];
-pub const KERNELS: &[Kernel] =
-    &[crate::attn_in::KERNEL, crate::attn_out::KERNEL, crate::embed::KERNEL, crate::gdn_in::KERNEL];
+/// One line for each kernel folder.
+macro_rules! kernels {
+    ($($kernel:ident,)*) => {
+        /// All kernels.
+        pub const KERNELS: &[Kernel] = &[$(crate::$kernel::KERNEL),*];
+
+        /// Conformance cases of all kernels.
+        #[cfg(any(test, feature = "testing"))]
+        pub fn cases() -> Vec<crate::conformance::Case> {
+            [$(crate::$kernel::tests::cases()),*].into_iter().flatten().collect()
+        }
+    };
+}
+
+kernels! {
+    attn_in,
+    attn_out,
+    embed,
+    gdn_in,
+    gdn_out,
+}
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -28,19 +45,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases(), crate::gdn_out::tests::cases()].into_iter().flatten().collect()
-    [
-        crate::attn_in::tests::cases(),
-        crate::attn_out::tests::cases(),
-        crate::embed::tests::cases(),
-        crate::gdn_in::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }

@@ -6,8 +6,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
-mod error;
 pub mod engine;
+mod error;
 mod generation;
 mod inspect;
 pub mod plan;

@@ -168,9 +168,8 @@ impl Sampling {
     ///
     /// The filters see the distribution after temperature, in the order top-k, top-p, min-p.
     fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
-        let by_logit = |a: &u32, b: &u32| {
-            logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-        };
+        let by_logit =
+            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
         let keep = if self.top_k == 0 { ids.len() } else { self.top_k.min(ids.len()) };
         if keep < ids.len() {

@@ -71,7 +71,9 @@ pub enum EngineError {
     #[error("the prompt is empty, need at least one token")]
     EmptyPrompt,
     /// More tokens than the context holds.
-    #[error("{needed} tokens do not fit into the context of {context}; shorten the prompt or use a larger --ctx")]
+    #[error(
+        "{needed} tokens do not fit into the context of {context}; shorten the prompt or use a larger --ctx"
+    )]
     ContextFull {
         /// Positions needed.
         needed: usize,
@@ -97,7 +99,9 @@ pub enum EngineError {
         buffer: String,
     },
     /// The device met logits that are not finite; no token was chosen.
-    #[error("the model's output at position {position} is not finite; the request ends without a token")]
+    #[error(
+        "the model's output at position {position} is not finite; the request ends without a token"
+    )]
     NotFinite {
         /// Position of the token that would have been chosen.
         position: usize,

@@ -47,8 +47,8 @@ impl Engine {
             self.prefill(sequence, prompt, PrefillEnd::More)?;
             return Ok(Finish::Length);
         }
-        let on_device = generation.sampling.is_plain_greedy()
-            && generation.stop_ids.len() <= control::STOP_IDS;
+        let on_device =
+            generation.sampling.is_plain_greedy() && generation.stop_ids.len() <= control::STOP_IDS;
         if on_device {
             self.generate_on_device(sequence, prompt, generation, on_token)
         } else {
@@ -71,8 +71,7 @@ impl Engine {
         for read in 0.. {
             let token = self.chosen(sequence, start, read)?;
             let position = start + read;
-            if let Some(finish) =
-                self.finish_after(generation, token, read + 1, position, on_token)
+            if let Some(finish) = self.finish_after(generation, token, read + 1, position, on_token)
             {
                 self.settle(sequence, position, token)?;
                 return Ok(finish);
@@ -105,16 +104,11 @@ impl Engine {
         for produced in 1.. {
             let position = self.sequence(sequence)?.position();
             let logits = self.logits(sequence)?;
-            let token = generation.sampling.choose(
-                &logits,
-                self.shape.vocab_used,
-                &counts,
-                position,
-            )?;
+            let token =
+                generation.sampling.choose(&logits, self.shape.vocab_used, &counts, position)?;
             counts.add_produced(token);
             self.sequences[sequence.0].pending = Some(token);
-            if let Some(finish) =
-                self.finish_after(generation, token, produced, position, on_token)
+            if let Some(finish) = self.finish_after(generation, token, produced, position, on_token)
             {
                 return Ok(finish);
             }

@@ -32,9 +32,7 @@ impl MemoryPlan {
 
 /// The largest context, in positions, whose session fits into `limit` bytes; 0 if none does.
 pub fn largest_context(shape: &ModelShape, session: &SessionShape, limit: u64) -> usize {
-    let total = |capacity| {
-        MemoryPlan::new(shape, &SessionShape { capacity, ..*session }).total()
-    };
+    let total = |capacity| MemoryPlan::new(shape, &SessionShape { capacity, ..*session }).total();
     let fixed = total(1);
     let per_position = total(2) - fixed;
     if fixed > limit {

@@ -115,11 +115,9 @@ impl Engine {
 
 fn is_finite(element: Element, bytes: &[u8]) -> bool {
     match element {
-        Element::Bf16 => bytes
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .all(|b| half::bf16::from_le_bytes(*b).is_finite()),
+        Element::Bf16 => {
+            bytes.as_chunks::<2>().0.iter().all(|b| half::bf16::from_le_bytes(*b).is_finite())
+        }
         _ => bytes.as_chunks::<4>().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
     }
 }

@@ -76,12 +76,8 @@ impl Recorder<'_> {
             ));
         }
         // x [rows, hidden]
-        let residual = ResidualBuffers {
-            x: s.x,
-            next_norm: layer.post_norm,
-            xn: s.xn,
-            x_ss: s.x_ss,
-        };
+        let residual =
+            ResidualBuffers { x: s.x, next_norm: layer.post_norm, xn: s.xn, x_ss: s.x_ss };
         self.push(attn_out::launch(
             &self.cx,
             attn_out::Buffers { control, att: s.att, weight: attention.weight_out, residual },

@@ -150,9 +150,8 @@ pub fn declare(
 ) -> SessionBuffers {
     let mut table = Buffers::new();
     let batch = session.batch;
-    let mut int = |name: &str, shape: Vec<usize>| {
-        table.add(BufferKind::Control, name, Element::I32, shape)
-    };
+    let mut int =
+        |name: &str, shape: Vec<usize>| table.add(BufferKind::Control, name, Element::I32, shape);
     let control = int("control", vec![batch, control::WORDS]);
     let stop_ids = int("stop_ids", vec![batch, control::STOP_IDS]);
     let output = int("output", vec![batch, session.ring]);
@@ -218,8 +217,7 @@ fn declare_layer(
         }
         Mixer::Gdn => {
             let conv = [batch, session.conv_slots(shape), shape.conv_channels()];
-            let state =
-                [batch, session.state_slots(), shape.v_heads, shape.v_dim, shape.k_dim];
+            let state = [batch, session.state_slots(), shape.v_heads, shape.v_dim, shape.k_dim];
             let f32 = Element::F32;
             MixerBuffers::Gdn(GdnBuffers {
                 weight_in: weights.matrix(&name("gdn_in"), [shape.gdn_rows(), hidden]),

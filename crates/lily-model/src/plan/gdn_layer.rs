@@ -50,12 +50,8 @@ impl Recorder<'_> {
             ));
         }
         // x [rows, hidden]
-        let residual = ResidualBuffers {
-            x: s.x,
-            next_norm: layer.post_norm,
-            xn: s.xn,
-            x_ss: s.x_ss,
-        };
+        let residual =
+            ResidualBuffers { x: s.x, next_norm: layer.post_norm, xn: s.xn, x_ss: s.x_ss };
         self.push(gdn_out::launch(
             &self.cx,
             gdn_out::Buffers { control, og: s.og, o_ss: s.o_ss, weight: gdn.weight_out, residual },

@@ -88,13 +88,8 @@ impl<'a> PlanBuilder<'a> {
     }
 
     fn recorder(&self, step: Step, splits: usize) -> Recorder<'a> {
-        let cx = LaunchContext {
-            shape: self.shape,
-            session: self.session,
-            step,
-            layer: None,
-            splits,
-        };
+        let cx =
+            LaunchContext { shape: self.shape, session: self.session, step, layer: None, splits };
         Recorder { cx, buffers: self.buffers, launches: Vec::new() }
     }
 }

@@ -30,12 +30,7 @@ impl Recorder<'_> {
         // ids, route [rows, slots]
         self.push(topk::launch(
             &self.cx,
-            topk::Buffers {
-                control,
-                router_logits: s.router_logits,
-                ids: s.ids,
-                route: s.route,
-            },
+            topk::Buffers { control, router_logits: s.router_logits, ids: s.ids, route: s.route },
         ));
         let residual = ResidualBuffers { x: s.x, next_norm, xn: s.xn, x_ss: s.x_ss };
         if self.cx.step.is_prefill() {
