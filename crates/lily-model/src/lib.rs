@@ -7,6 +7,7 @@
 
 mod config;
 pub mod engine;
+pub mod evaluation;
 mod error;
 mod generation;
 mod inspect;

@@ -4,7 +4,7 @@ mod assemble;
 mod checkpoint;
 pub(crate) mod class;
 mod files;
-mod layout;
+pub(crate) mod layout;
 mod mmap;
 pub(crate) mod names;
 mod resolve;

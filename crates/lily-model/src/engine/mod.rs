@@ -266,7 +266,7 @@ impl Engine {
         let state = &mut self.sequences[sequence.0];
         state.feed_chunk(ids);
         if end == PrefillEnd::Sample {
-            if state.control[control::HALT] == control::HALT_NOT_FINITE {
+            if state.control[control::HALT] == control::NON_FINITE {
                 let position = state.position();
                 state.fail();
                 self.write_control(sequence)?;

@@ -45,7 +45,11 @@ impl Engine {
         count: usize,
         end: PrefillEnd,
     ) -> Result<PlanId, EngineError> {
-        let tokens = count.next_power_of_two().max(8).min(self.session.tokens);
+        let largest = match end {
+            PrefillEnd::AllLogits => self.session.tokens.min(self.session.logit_rows),
+            _ => self.session.tokens,
+        };
+        let tokens = count.next_power_of_two().max(8).min(largest);
         self.plan(PlanKey::Prefill { tokens, sequence: sequence.0, end })
     }
 

@@ -5,6 +5,7 @@ mod buffers;
 mod gdn_layer;
 mod head;
 mod moe_block;
+mod shape;
 
 use lily_kernels::{LaunchContext, ModelShape, SessionShape};
 use lily_plan::{BufferId, Launch, Plan, PlanError, Step};
@@ -13,6 +14,7 @@ pub use buffers::{
     AttentionBuffers, GdnBuffers, LayerBuffers, MatrixBytes, MixerBuffers, Scratch, SessionBuffers,
     declare,
 };
+pub use shape::{config_matrix_bytes, model_shape};
 
 /// Who chooses the next token of a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
