@@ -1,6 +1,9 @@
 //! Configuration and checkpoints of the Qwen3.5/3.6 MoE family.
 //!
-//! [`Config::read`] parses `config.json` and exists only for a supported model.
+//! A folder is read in three steps. [`Config::read`] parses `config.json` and exists only for a
+//! supported model. [`stop_tokens`] and [`GenerationDefaults`] come from the files beside it.
+//! [`Checkpoint::open`] maps the weight files and proves that every tensor of the model is there
+//! with the right shape and type; [`Checkpoint::weights`] hands the rows on in place.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

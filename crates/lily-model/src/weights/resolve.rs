@@ -129,6 +129,7 @@ impl<'a> Resolver<'a> {
         }
         let zero_centred =
             name == "model.norm.weight" || ZERO_CENTRED.iter().any(|suffix| name.ends_with(suffix));
+        // In f32: a conversion rounds the sum to bfloat16, which would only lose digits here.
         if self.layout == Layout::Original && zero_centred {
             values.iter_mut().for_each(|w| *w += 1.0);
         }
@@ -213,8 +214,8 @@ impl<'a> Resolver<'a> {
     /// The width of packed codes, from their number of columns.
     fn width(&self, want: &Want<'_>, stored: &Stored) -> Result<RowFormat, CheckpointError> {
         let columns = stored.shape.last().copied().unwrap_or(0);
-        // Bounded by the file's size, so 32 times it cannot overflow 64 bits.
-        let bits = columns as u64 * 32;
+        // A shape with a zero in it may have any other number beside it.
+        let bits = (columns as u64).saturating_mul(32);
         let format = match bits / want.k as u64 {
             4 => RowFormat::Q4,
             8 => RowFormat::Q8,
