@@ -10,7 +10,8 @@ use std::path::Path;
 use lily_plan::{GROUP, RowFormat};
 use serde_json::Value;
 
-use fields::{Fields, unsupported, wrong_type};
+use fields::unsupported;
+pub(crate) use fields::{Fields, wrong_type};
 pub use quantization::Quantization;
 
 use crate::error::{ConfigError, ConfigProblem};
@@ -185,7 +186,7 @@ fn parse(root: &Value) -> Result<Config, ConfigProblem> {
         linear_num_value_heads: fields.size("linear_num_value_heads", 1024)?,
         linear_key_head_dim: fields.size("linear_key_head_dim", 1024)?,
         linear_value_head_dim: fields.size("linear_value_head_dim", 1024)?,
-        linear_conv_kernel_dim: fields.size("linear_conv_kernel_dim", 16)?,
+        linear_conv_kernel_dim: parse_taps(fields)?,
         num_experts: fields.size("num_experts", 1 << 12)?,
         num_experts_per_tok: fields.size("num_experts_per_tok", 1 << 12)?,
         moe_intermediate_size: fields.size("moe_intermediate_size", 1 << 16)?,
@@ -334,6 +335,18 @@ fn parse_rope(fields: Fields<'_>, head_dim: usize) -> Result<(f64, usize), Confi
         });
     }
     Ok((theta, rotary as usize))
+}
+
+/// Taps of the convolution. With one, converted and unconverted files could not be told apart.
+fn parse_taps(fields: Fields<'_>) -> Result<usize, ConfigProblem> {
+    match fields.size("linear_conv_kernel_dim", 16)? {
+        1 => Err(ConfigProblem::Dimension {
+            field: "linear_conv_kernel_dim".into(),
+            found: 1,
+            expected: "2 to 16".into(),
+        }),
+        taps => Ok(taps),
+    }
 }
 
 fn parse_eps(fields: Fields<'_>) -> Result<f32, ConfigProblem> {

@@ -99,6 +99,18 @@ pub(crate) enum Module {
     Small { name: String, shape: Vec<usize>, dtype: Dtype },
 }
 
+impl Module {
+    /// Weights of the module.
+    pub(crate) fn elements(&self) -> u64 {
+        match self {
+            Self::Small { shape, .. } => shape.iter().map(|&d| d as u64).product(),
+            Self::Matrix { experts, rows, k, .. } => {
+                experts.unwrap_or(1) as u64 * *rows as u64 * *k as u64
+            }
+        }
+    }
+}
+
 /// All modules of the text model in converted (MLX) form, in file order.
 pub(crate) fn modules(config: &Config) -> Vec<Module> {
     let mut list = vec![matrix("model.embed_tokens".into(), config.vocab_size, config.hidden_size)];
