@@ -4,6 +4,8 @@
 //! supported model. [`stop_tokens`] and [`GenerationDefaults`] come from the files beside it.
 //! [`Checkpoint::open`] maps the weight files and proves that every tensor of the model is there
 //! with the right shape and type; [`Checkpoint::weights`] hands the rows on in place.
+//! [`Config::read`] parses `config.json` and exists only for a supported model.
+//! [`synth`] writes random checkpoints of exact shapes.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use lily_plan::{GROUP, RowFormat, RowSegment, WeightMatrix};
+use lily_plan::{GROUP, RowFormat, RowSegment, Weight, WeightMatrix};
 use serde_json::{Value, json};
 
 use super::folder::{Claim, MARKER};
@@ -13,7 +13,8 @@ use super::values::Values;
 use super::writer::write_plan;
 use super::*;
 use crate::config::Config;
-use crate::weights::{TensorSpec, mlx_tensors};
+use crate::generation::{GenerationDefaults, stop_tokens};
+use crate::weights::{Checkpoint, Layout, TensorSpec, mlx_tensors};
 
 fn tiny(out: &Path, seed: u64) -> SynthOptions {
     SynthOptions { seed, ..SynthOptions::new(preset("tiny").unwrap(), out) }
@@ -136,6 +137,25 @@ fn shards_hold_the_same_bytes_as_one_file_and_the_index_finds_them() {
         let file = index["weight_map"][&name].as_str().unwrap();
         let (part_header, part) = read(&many.path().join(file));
         assert_eq!(data(&part_header, &part, &name), data(&header, &all, &name), "{name}");
+    }
+}
+
+#[test]
+fn written_checkpoints_open_complete_and_without_warnings() {
+    for shard_bytes in [u64::MAX, 200_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = tiny(folder.path(), 0);
+        let plan = plan_with_shards(&options.config, 0, shard_bytes).unwrap();
+        write_plan(&options, &plan, &mut |_| ()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(checkpoint.layout(), Layout::Mlx);
+        assert_eq!(checkpoint.warnings(), [""; 0]);
+        assert_eq!(checkpoint.files().len(), plan.shards.len());
+        let weights = checkpoint.weights().unwrap();
+        assert!(weights.values().any(|weight| matches!(weight, Weight::Matrix(_))));
+        assert_eq!(stop_tokens(folder.path(), checkpoint.config()).unwrap(), [511]);
+        let defaults = GenerationDefaults::read(folder.path()).unwrap();
+        assert_eq!((defaults.top_k, defaults.top_p), (Some(20), Some(0.95)));
     }
 }
 
@@ -293,7 +313,7 @@ fn a_foreign_folder_is_refused_unless_it_may_be_replaced() {
     let left = names(folder.path());
     assert!(!left.contains(&"model-00001-of-00009.safetensors".into()), "{left:?}");
     assert_eq!(fs::read(folder.path().join("tokenizer.json")).unwrap(), b"theirs");
-    Config::read(folder.path()).unwrap();
+    Checkpoint::open(folder.path()).unwrap();
 }
 
 #[test]
@@ -352,8 +372,7 @@ fn a_killed_write_leaves_nothing_that_loads_and_is_taken_up_by_the_next() {
     let first = plan.files().next().unwrap().0;
     fs::rename(claim.partial(first), folder.path().join(first)).unwrap();
     std::mem::forget(claim);
-    assert!(Config::read(folder.path()).is_err());
-    assert!(!folder.path().join("model.safetensors.index.json").exists());
+    assert!(Checkpoint::open(folder.path()).is_err());
     write_quietly(&options).unwrap();
     assert_eq!(
         names(folder.path()),
