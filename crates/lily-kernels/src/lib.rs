@@ -4,8 +4,10 @@ pub mod access;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
+pub mod gdn;
 pub mod gdn_in;
 pub mod gdn_out;
+pub mod gdn_step;
 pub mod math;
 pub mod residual;
 mod shape;
