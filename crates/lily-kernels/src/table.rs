@@ -36,6 +36,9 @@ kernels! {
     gdn_in,
     gdn_out,
 }
+/// All kernels.
+pub const KERNELS: &[Kernel] =
+    &[crate::gdn_in::KERNEL, crate::gdn_out::KERNEL, crate::gdn_step::KERNEL];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -45,4 +48,13 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
+}
+
+/// Conformance cases of all kernels.
+#[cfg(any(test, feature = "testing"))]
+pub fn cases() -> Vec<crate::conformance::Case> {
+    [crate::gdn_in::tests::cases(), crate::gdn_out::tests::cases(), crate::gdn_step::tests::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
