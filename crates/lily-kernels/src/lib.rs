@@ -7,8 +7,11 @@ pub mod cpu;
 pub mod gdn_in;
 pub mod math;
 pub mod residual;
+pub mod router;
+pub mod routing;
 mod shape;
 pub mod table;
+pub mod topk;
 
 pub use shape::{
     CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,

@@ -16,7 +16,7 @@ pub struct Kernel {
 }
 
 /// All kernels.
-pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL];
+pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL, crate::router::KERNEL, crate::topk::KERNEL];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -31,5 +31,8 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 /// Conformance cases of all kernels.
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases()].into_iter().flatten().collect()
+    [crate::gdn_in::tests::cases(), crate::router::tests::cases(), crate::topk::tests::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
