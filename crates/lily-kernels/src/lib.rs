@@ -4,6 +4,8 @@ pub mod access;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
+pub mod experts_down;
+pub mod experts_gate_up;
 pub mod gdn_in;
 pub mod math;
 pub mod residual;

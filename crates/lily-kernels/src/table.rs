@@ -16,7 +16,13 @@ pub struct Kernel {
 }
 
 /// All kernels.
-pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL, crate::router::KERNEL, crate::topk::KERNEL];
+pub const KERNELS: &[Kernel] = &[
+    crate::experts_down::KERNEL,
+    crate::experts_gate_up::KERNEL,
+    crate::gdn_in::KERNEL,
+    crate::router::KERNEL,
+    crate::topk::KERNEL,
+];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -31,8 +37,14 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 /// Conformance cases of all kernels.
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases(), crate::router::tests::cases(), crate::topk::tests::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        crate::experts_down::tests::cases(),
+        crate::experts_gate_up::tests::cases(),
+        crate::gdn_in::tests::cases(),
+        crate::router::tests::cases(),
+        crate::topk::tests::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
