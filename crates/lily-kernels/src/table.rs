@@ -39,6 +39,13 @@ kernels! {
 /// All kernels.
 pub const KERNELS: &[Kernel] =
     &[crate::gdn_in::KERNEL, crate::gdn_out::KERNEL, crate::gdn_step::KERNEL];
+pub const KERNELS: &[Kernel] = &[
+    crate::experts_down::KERNEL,
+    crate::experts_gate_up::KERNEL,
+    crate::gdn_in::KERNEL,
+    crate::router::KERNEL,
+    crate::topk::KERNEL,
+];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -57,4 +64,14 @@ pub fn cases() -> Vec<crate::conformance::Case> {
         .into_iter()
         .flatten()
         .collect()
+    [
+        crate::experts_down::tests::cases(),
+        crate::experts_gate_up::tests::cases(),
+        crate::gdn_in::tests::cases(),
+        crate::router::tests::cases(),
+        crate::topk::tests::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
