@@ -33,19 +33,14 @@ kernels! {
     attn_in,
     attn_out,
     embed,
+    experts_down,
+    experts_gate_up,
     gdn_in,
     gdn_out,
+    gdn_step,
+    router,
+    topk,
 }
-/// All kernels.
-pub const KERNELS: &[Kernel] =
-    &[crate::gdn_in::KERNEL, crate::gdn_out::KERNEL, crate::gdn_step::KERNEL];
-pub const KERNELS: &[Kernel] = &[
-    crate::experts_down::KERNEL,
-    crate::experts_gate_up::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::router::KERNEL,
-    crate::topk::KERNEL,
-];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -55,23 +50,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases(), crate::gdn_out::tests::cases(), crate::gdn_step::tests::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
-    [
-        crate::experts_down::tests::cases(),
-        crate::experts_gate_up::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::router::tests::cases(),
-        crate::topk::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }

@@ -17,7 +17,9 @@ const CLEAR_GAP: f32 = 0.5;
 #[non_exhaustive]
 pub enum EvaluationError {
     /// A file of the reference folder is missing or unreadable.
-    #[error("cannot read {path}: {reason}; a reference folder holds prompts.json and logits_*.safetensors")]
+    #[error(
+        "cannot read {path}: {reason}; a reference folder holds prompts.json and logits_*.safetensors"
+    )]
     File {
         /// The file.
         path: PathBuf,
@@ -25,7 +27,9 @@ pub enum EvaluationError {
         reason: String,
     },
     /// The reference does not fit the model.
-    #[error("the reference `{name}` has shape {found:?}, need {expected:?}; it belongs to another model")]
+    #[error(
+        "the reference `{name}` has shape {found:?}, need {expected:?}; it belongs to another model"
+    )]
     Shape {
         /// Tensor name.
         name: String,
@@ -88,7 +92,8 @@ impl Reference {
     /// Reads a folder with `prompts.json` and `logits_*.safetensors` (tensors `logits.LENGTH`).
     pub fn open(folder: &Path) -> Result<Self, EvaluationError> {
         let path = folder.join("prompts.json");
-        let fail = |path: &Path, reason: String| EvaluationError::File { path: path.into(), reason };
+        let fail =
+            |path: &Path, reason: String| EvaluationError::File { path: path.into(), reason };
         let text = std::fs::read_to_string(&path).map_err(|e| fail(&path, e.to_string()))?;
         let prompts: Prompts =
             serde_json::from_str(&text).map_err(|e| fail(&path, e.to_string()))?;
@@ -182,10 +187,7 @@ impl Sums {
 }
 
 /// Runs all prompts of a reference; the engine should keep all logits.
-pub fn evaluate(
-    engine: &mut Engine,
-    reference: &Reference,
-) -> Result<Evaluation, EvaluationError> {
+pub fn evaluate(engine: &mut Engine, reference: &Reference) -> Result<Evaluation, EvaluationError> {
     let vocab = engine.shape().vocab;
     let mut sums = Sums::default();
     for (prompt, want) in reference.prompts.iter().zip(&reference.logits) {

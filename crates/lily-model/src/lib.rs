@@ -12,8 +12,8 @@
 
 mod config;
 pub mod engine;
-pub mod evaluation;
 mod error;
+pub mod evaluation;
 mod generation;
 mod inspect;
 pub mod plan;

@@ -17,7 +17,9 @@ pub struct Program {
 #[derive(Subcommand)]
 pub enum Command {
     /// Generate tokens after a prompt.
-    #[command(after_help = "Example:\n  lily run -m tests/golden/heads --tokens 33,86,206 --max-tokens 8")]
+    #[command(
+        after_help = "Example:\n  lily run -m tests/golden/heads --tokens 33,86,206 --max-tokens 8"
+    )]
     Run(RunArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
     #[command(
@@ -25,7 +27,9 @@ pub enum Command {
     )]
     Eval(EvalArgs),
     /// Print the list of kernel launches that a model runs, with bytes and arithmetic.
-    #[command(after_help = "Example:\n  lily plan -m tests/golden/heads --step decode --position 4096")]
+    #[command(
+        after_help = "Example:\n  lily plan -m tests/golden/heads --step decode --position 4096"
+    )]
     Plan(PlanArgs),
     /// Say what a checkpoint folder holds, and whether it is complete and supported.
     #[command(after_help = "Example:\n  lily inspect ~/models/Qwen3.6-35B-A3B-4bit")]

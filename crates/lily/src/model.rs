@@ -42,7 +42,7 @@ pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded
         context,
         chunk: args.chunk,
         all_logits,
-        memory_limit: device.memory_limit(),
+        memory_limit: lily_cpu::memory_limit(),
         ..EngineOptions::default()
     };
     let weights = checkpoint.weights()?;

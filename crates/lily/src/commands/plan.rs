@@ -58,7 +58,10 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print!("{}", table.text());
         if let Some(bandwidth) = args.bandwidth {
             let bytes = (table.bytes_read + table.bytes_written) as f64;
-            println!("at {bandwidth} GB/s the bytes take at least {:.3} ms", bytes / bandwidth / 1e6);
+            println!(
+                "at {bandwidth} GB/s the bytes take at least {:.3} ms",
+                bytes / bandwidth / 1e6
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -68,7 +71,8 @@ fn read_config(path: &Path) -> Result<Config> {
     if path.is_dir() {
         return Ok(Config::read(path)?);
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| anyhow::anyhow!("cannot read {}: {e}; give a model folder or a config.json", path.display()))?;
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        anyhow::anyhow!("cannot read {}: {e}; give a model folder or a config.json", path.display())
+    })?;
     Ok(Config::from_json(&text, path)?)
 }

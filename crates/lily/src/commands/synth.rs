@@ -16,7 +16,8 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
         truncate_layers(&mut config, layers)?;
     }
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
-    let options = SynthOptions { seed: args.seed, existing, ..SynthOptions::new(config, &args.out) };
+    let options =
+        SynthOptions { seed: args.seed, existing, ..SynthOptions::new(config, &args.out) };
     let bar = ProgressBar::new(0).with_style(ProgressStyle::with_template(
         "{msg} [{bar:30}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left",
     )?);
