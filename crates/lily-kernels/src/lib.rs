@@ -8,6 +8,7 @@ pub mod gdn;
 pub mod gdn_in;
 pub mod gdn_out;
 pub mod gdn_step;
+pub mod gdn_conv;
 pub mod math;
 pub mod residual;
 mod shape;
