@@ -24,10 +24,9 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (block, head) = (tile / (k_heads + v_heads), tile % (k_heads + v_heads));
     let tokens = part(live, TILE_TOKENS, block);
     if head < k_heads {
-        for (kind, channels, to) in [
-            (Part::Query, d.q_channels(head), bind::GQ),
-            (Part::Key, d.k_channels(head), bind::GK),
-        ] {
+        for (kind, channels, to) in
+            [(Part::Query, d.q_channels(head), bind::GQ), (Part::Key, d.k_channels(head), bind::GK)]
+        {
             convolve_tokens(l, &a, tokens.clone(), channels, (kind, to, k_heads, head), scratch);
         }
         return;
