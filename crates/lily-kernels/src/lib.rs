@@ -1,12 +1,16 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
+pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
 pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn_in;
+pub mod group_experts;
+pub mod grouped_down;
+pub mod grouped_gate_up;
 pub mod math;
 pub mod residual;
 pub mod router;

@@ -17,9 +17,13 @@ pub struct Kernel {
 
 /// All kernels.
 pub const KERNELS: &[Kernel] = &[
+    crate::combine::KERNEL,
     crate::experts_down::KERNEL,
     crate::experts_gate_up::KERNEL,
     crate::gdn_in::KERNEL,
+    crate::group_experts::KERNEL,
+    crate::grouped_down::KERNEL,
+    crate::grouped_gate_up::KERNEL,
     crate::router::KERNEL,
     crate::topk::KERNEL,
 ];
@@ -38,9 +42,13 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
     [
+        crate::combine::tests::cases(),
         crate::experts_down::tests::cases(),
         crate::experts_gate_up::tests::cases(),
         crate::gdn_in::tests::cases(),
+        crate::group_experts::tests::cases(),
+        crate::grouped_down::tests::cases(),
+        crate::grouped_gate_up::tests::cases(),
         crate::router::tests::cases(),
         crate::topk::tests::cases(),
     ]
