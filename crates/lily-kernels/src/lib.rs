@@ -2,15 +2,21 @@
 
 pub mod access;
 pub mod combine;
+pub mod attn_in;
+pub mod attn_out;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
+pub mod embed;
 pub mod experts_down;
 pub mod experts_gate_up;
+pub mod gdn;
 pub mod gdn_in;
 pub mod group_experts;
 pub mod grouped_down;
 pub mod grouped_gate_up;
+pub mod gdn_out;
+pub mod gdn_step;
 pub mod math;
 pub mod residual;
 pub mod router;
