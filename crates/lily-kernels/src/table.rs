@@ -15,6 +15,18 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
+/// All kernels.
+pub const KERNELS: &[Kernel] = &[
+    crate::combine::KERNEL,
+    crate::experts_down::KERNEL,
+    crate::experts_gate_up::KERNEL,
+    crate::gdn_in::KERNEL,
+    crate::group_experts::KERNEL,
+    crate::grouped_down::KERNEL,
+    crate::grouped_gate_up::KERNEL,
+    crate::router::KERNEL,
+    crate::topk::KERNEL,
+];
 /// One line for each kernel folder.
 macro_rules! kernels {
     ($($kernel:ident,)*) => {
@@ -69,6 +81,15 @@ pub fn cases() -> Vec<crate::conformance::Case> {
         crate::gdn_out::tests::cases(),
         crate::gdn_scan::tests::cases(),
         crate::gdn_step::tests::cases(),
+        crate::combine::tests::cases(),
+        crate::experts_down::tests::cases(),
+        crate::experts_gate_up::tests::cases(),
+        crate::gdn_in::tests::cases(),
+        crate::group_experts::tests::cases(),
+        crate::grouped_down::tests::cases(),
+        crate::grouped_gate_up::tests::cases(),
+        crate::router::tests::cases(),
+        crate::topk::tests::cases(),
     ]
     .into_iter()
     .flatten()
