@@ -1,6 +1,7 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
+pub mod advance;
 pub mod attn_in;
 pub mod attn_out;
 #[cfg(any(test, feature = "testing"))]
@@ -8,8 +9,10 @@ pub mod conformance;
 pub mod cpu;
 pub mod embed;
 pub mod gdn_in;
+pub mod head;
 pub mod math;
 pub mod residual;
+pub mod sample;
 mod shape;
 pub mod table;
 

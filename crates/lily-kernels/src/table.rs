@@ -16,8 +16,15 @@ pub struct Kernel {
 }
 
 /// All kernels.
-pub const KERNELS: &[Kernel] =
-    &[crate::attn_in::KERNEL, crate::attn_out::KERNEL, crate::embed::KERNEL, crate::gdn_in::KERNEL];
+pub const KERNELS: &[Kernel] = &[
+    crate::advance::KERNEL,
+    crate::attn_in::KERNEL,
+    crate::attn_out::KERNEL,
+    crate::embed::KERNEL,
+    crate::gdn_in::KERNEL,
+    crate::head::KERNEL,
+    crate::sample::KERNEL,
+];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -33,10 +40,13 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 #[cfg(any(test, feature = "testing"))]
 pub fn cases() -> Vec<crate::conformance::Case> {
     [
+        crate::advance::tests::cases(),
         crate::attn_in::tests::cases(),
         crate::attn_out::tests::cases(),
         crate::embed::tests::cases(),
         crate::gdn_in::tests::cases(),
+        crate::head::tests::cases(),
+        crate::sample::tests::cases(),
     ]
     .into_iter()
     .flatten()
