@@ -8,13 +8,23 @@ pub mod attn_out;
 pub mod conformance;
 pub mod cpu;
 pub mod embed;
+pub mod experts_down;
+pub mod experts_gate_up;
+pub mod gdn;
 pub mod gdn_in;
 pub mod head;
 pub mod math;
 pub mod residual;
 pub mod sample;
+pub mod gdn_out;
+pub mod gdn_step;
+pub mod math;
+pub mod residual;
+pub mod router;
+pub mod routing;
 mod shape;
 pub mod table;
+pub mod topk;
 
 pub use shape::{
     CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,

@@ -25,6 +25,32 @@ pub const KERNELS: &[Kernel] = &[
     crate::head::KERNEL,
     crate::sample::KERNEL,
 ];
+/// One line for each kernel folder.
+macro_rules! kernels {
+    ($($kernel:ident,)*) => {
+        /// All kernels.
+        pub const KERNELS: &[Kernel] = &[$(crate::$kernel::KERNEL),*];
+
+        /// Conformance cases of all kernels.
+        #[cfg(any(test, feature = "testing"))]
+        pub fn cases() -> Vec<crate::conformance::Case> {
+            [$(crate::$kernel::tests::cases()),*].into_iter().flatten().collect()
+        }
+    };
+}
+
+kernels! {
+    attn_in,
+    attn_out,
+    embed,
+    experts_down,
+    experts_gate_up,
+    gdn_in,
+    gdn_out,
+    gdn_step,
+    router,
+    topk,
+}
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {

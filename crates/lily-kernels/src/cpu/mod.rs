@@ -4,6 +4,7 @@
 //! order. The executor (`lily-cpu`) asks for the number of tiles once, before the launch starts, and
 //! then runs them all.
 
+pub mod delta;
 mod inputs;
 mod project;
 mod shared;
