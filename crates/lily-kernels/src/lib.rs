@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod combine;
+pub mod advance;
 pub mod attn_in;
 pub mod attn_out;
 #[cfg(any(test, feature = "testing"))]
@@ -16,6 +17,10 @@ pub mod gdn_in;
 pub mod group_experts;
 pub mod grouped_down;
 pub mod grouped_gate_up;
+pub mod head;
+pub mod math;
+pub mod residual;
+pub mod sample;
 pub mod gdn_out;
 pub mod gdn_scan;
 pub mod gdn_step;

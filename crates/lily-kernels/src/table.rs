@@ -26,6 +26,13 @@ pub const KERNELS: &[Kernel] = &[
     crate::grouped_gate_up::KERNEL,
     crate::router::KERNEL,
     crate::topk::KERNEL,
+    crate::advance::KERNEL,
+    crate::attn_in::KERNEL,
+    crate::attn_out::KERNEL,
+    crate::embed::KERNEL,
+    crate::gdn_in::KERNEL,
+    crate::head::KERNEL,
+    crate::sample::KERNEL,
 ];
 /// One line for each kernel folder.
 macro_rules! kernels {
@@ -90,6 +97,13 @@ pub fn cases() -> Vec<crate::conformance::Case> {
         crate::grouped_gate_up::tests::cases(),
         crate::router::tests::cases(),
         crate::topk::tests::cases(),
+        crate::advance::tests::cases(),
+        crate::attn_in::tests::cases(),
+        crate::attn_out::tests::cases(),
+        crate::embed::tests::cases(),
+        crate::gdn_in::tests::cases(),
+        crate::head::tests::cases(),
+        crate::sample::tests::cases(),
     ]
     .into_iter()
     .flatten()
