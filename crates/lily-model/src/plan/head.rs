@@ -19,7 +19,7 @@ impl Recorder<'_> {
             embed::Buffers {
                 control: self.buffers.control,
                 prompt: self.buffers.prompt,
-                weight: self.buffers.embed_tokens,
+                table: self.buffers.embed_tokens,
                 residual,
             },
         ));
@@ -27,7 +27,7 @@ impl Recorder<'_> {
 
     /// End of a decode step: logits of every sequence, and the choice.
     pub(super) fn head(&mut self, choice: Choice) {
-        self.logits(head::Rows::Sequences);
+        self.logits_with_candidates();
         if choice == Choice::Device {
             self.sample();
         }
@@ -36,32 +36,39 @@ impl Recorder<'_> {
     /// End of a prefill chunk.
     pub(super) fn prefill_end(&mut self, end: PrefillEnd) {
         match end {
-            PrefillEnd::More => {}
+            PrefillEnd::More => self.advance(),
             PrefillEnd::Sample => {
-                self.logits(head::Rows::Last);
+                self.logits_with_candidates();
                 self.sample();
-                return;
             }
-            PrefillEnd::Logits => self.logits(head::Rows::Last),
-            PrefillEnd::AllLogits => self.logits(head::Rows::All),
+            PrefillEnd::Logits => {
+                self.logits_with_candidates();
+                self.advance();
+            }
+            PrefillEnd::AllLogits => {
+                self.logits(None);
+                self.advance();
+            }
         }
-        let control = self.buffers.control;
-        self.push(advance::launch(&self.cx, advance::Buffers { control }));
     }
 
-    fn logits(&mut self, rows: head::Rows) {
+    /// Logits of every sequence, or of the last row of a chunk, and the best of each group of ids.
+    fn logits_with_candidates(&mut self) {
+        let s = &self.buffers.scratch;
+        self.logits(Some(head::Candidates { best_value: s.best_value, best_id: s.best_id }));
+    }
+
+    fn logits(&mut self, candidates: Option<head::Candidates>) {
         let s = &self.buffers.scratch;
         self.push(head::launch(
             &self.cx,
-            rows,
             head::Buffers {
                 control: self.buffers.control,
                 xn: s.xn,
                 x_ss: s.x_ss,
                 weight: self.buffers.lm_head,
                 logits: s.logits,
-                best_value: s.best_value,
-                best_id: s.best_id,
+                candidates,
             },
         ));
     }
@@ -78,5 +85,10 @@ impl Recorder<'_> {
                 output: self.buffers.output,
             },
         ));
+    }
+
+    fn advance(&mut self) {
+        let control = self.buffers.control;
+        self.push(advance::launch(&self.cx, advance::Buffers { control }));
     }
 }
