@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod cpu;
 pub mod gdn;
 pub mod gdn_conv;
+pub mod gdn_gate;
 pub mod gdn_in;
 pub mod gdn_out;
 pub mod gdn_scan;

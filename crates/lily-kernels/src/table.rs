@@ -18,6 +18,7 @@ pub struct Kernel {
 /// All kernels.
 pub const KERNELS: &[Kernel] = &[
     crate::gdn_conv::KERNEL,
+    crate::gdn_gate::KERNEL,
     crate::gdn_in::KERNEL,
     crate::gdn_out::KERNEL,
     crate::gdn_scan::KERNEL,
@@ -39,6 +40,7 @@ pub fn reference(name: &str) -> Option<ReferenceFn> {
 pub fn cases() -> Vec<crate::conformance::Case> {
     [
         crate::gdn_conv::tests::cases(),
+        crate::gdn_gate::tests::cases(),
         crate::gdn_in::tests::cases(),
         crate::gdn_out::tests::cases(),
         crate::gdn_scan::tests::cases(),
