@@ -13,6 +13,7 @@ pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
 pub mod gdn_conv;
+pub mod gdn_gate;
 pub mod gdn_in;
 pub mod gdn_out;
 pub mod gdn_scan;
