@@ -1,9 +1,9 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
-pub mod combine;
 pub mod attn_in;
 pub mod attn_out;
+pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
@@ -12,11 +12,11 @@ pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
 pub mod gdn_in;
+pub mod gdn_out;
+pub mod gdn_step;
 pub mod group_experts;
 pub mod grouped_down;
 pub mod grouped_gate_up;
-pub mod gdn_out;
-pub mod gdn_step;
 pub mod math;
 pub mod residual;
 pub mod router;

@@ -15,18 +15,6 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[
-    crate::combine::KERNEL,
-    crate::experts_down::KERNEL,
-    crate::experts_gate_up::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::group_experts::KERNEL,
-    crate::grouped_down::KERNEL,
-    crate::grouped_gate_up::KERNEL,
-    crate::router::KERNEL,
-    crate::topk::KERNEL,
-];
 /// One line for each kernel folder.
 macro_rules! kernels {
     ($($kernel:ident,)*) => {
@@ -44,12 +32,16 @@ macro_rules! kernels {
 kernels! {
     attn_in,
     attn_out,
+    combine,
     embed,
     experts_down,
     experts_gate_up,
     gdn_in,
     gdn_out,
     gdn_step,
+    group_experts,
+    grouped_down,
+    grouped_gate_up,
     router,
     topk,
 }
@@ -62,23 +54,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [
-        crate::combine::tests::cases(),
-        crate::experts_down::tests::cases(),
-        crate::experts_gate_up::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::group_experts::tests::cases(),
-        crate::grouped_down::tests::cases(),
-        crate::grouped_gate_up::tests::cases(),
-        crate::router::tests::cases(),
-        crate::topk::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
