@@ -4,7 +4,8 @@
 //! order. The executor (`lily-cpu`) asks for the number of tiles once, before the launch starts, and
 //! then runs them all.
 
-mod inputs;
+mod lanes;
+mod product;
 mod project;
 mod shared;
 mod simd;
@@ -14,10 +15,10 @@ use std::ops::Range;
 use half::bf16;
 use lily_plan::WeightMatrix;
 
-pub use inputs::{Inputs, product};
+pub use product::{Inputs, product, product_rows};
 pub use project::Projection;
 pub use shared::SharedSlice;
-pub use simd::Simd;
+pub use simd::{Level, Simd};
 
 /// Numbers of the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
