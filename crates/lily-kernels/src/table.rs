@@ -38,6 +38,7 @@ kernels! {
     experts_down,
     experts_gate_up,
     gdn_conv,
+    gdn_gate,
     gdn_in,
     gdn_out,
     gdn_scan,
@@ -50,15 +51,6 @@ kernels! {
     sample,
     topk,
 }
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[
-    crate::gdn_conv::KERNEL,
-    crate::gdn_gate::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::gdn_out::KERNEL,
-    crate::gdn_scan::KERNEL,
-    crate::gdn_step::KERNEL,
-];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -68,20 +60,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [
-        crate::gdn_conv::tests::cases(),
-        crate::gdn_gate::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::gdn_out::tests::cases(),
-        crate::gdn_scan::tests::cases(),
-        crate::gdn_step::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
