@@ -15,16 +15,6 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[
-    crate::advance::KERNEL,
-    crate::attn_in::KERNEL,
-    crate::attn_out::KERNEL,
-    crate::embed::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::head::KERNEL,
-    crate::sample::KERNEL,
-];
 /// One line for each kernel folder.
 macro_rules! kernels {
     ($($kernel:ident,)*) => {
@@ -40,6 +30,7 @@ macro_rules! kernels {
 }
 
 kernels! {
+    advance,
     attn_in,
     attn_out,
     embed,
@@ -48,7 +39,9 @@ kernels! {
     gdn_in,
     gdn_out,
     gdn_step,
+    head,
     router,
+    sample,
     topk,
 }
 
@@ -60,21 +53,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [
-        crate::advance::tests::cases(),
-        crate::attn_in::tests::cases(),
-        crate::attn_out::tests::cases(),
-        crate::embed::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::head::tests::cases(),
-        crate::sample::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }
