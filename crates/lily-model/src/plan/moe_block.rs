@@ -27,16 +27,36 @@ impl Recorder<'_> {
                 router_logits: s.router_logits,
             },
         ));
-        // ids, route [rows, slots]
-        self.push(topk::launch(
-            &self.cx,
-            topk::Buffers { control, router_logits: s.router_logits, ids: s.ids, route: s.route },
-        ));
         let residual = ResidualBuffers { x: s.x, next_norm, xn: s.xn, x_ss: s.x_ss };
         if self.cx.step.is_prefill() {
+            self.topk();
             self.moe_grouped(layer, residual);
-            return;
+        } else if self.fusions.topk {
+            self.moe_slots_fused(layer, residual);
+        } else {
+            self.topk();
+            self.moe_slots(layer, residual);
         }
+    }
+
+    /// ids, route `[rows, slots]`.
+    fn topk(&mut self) {
+        let s = &self.buffers.scratch;
+        self.push(topk::launch(
+            &self.cx,
+            topk::Buffers {
+                control: self.buffers.control,
+                router_logits: s.router_logits,
+                ids: s.ids,
+                route: s.route,
+            },
+        ));
+    }
+
+    /// Every slot of every sequence reads its expert.
+    fn moe_slots(&mut self, layer: &LayerBuffers, residual: ResidualBuffers) {
+        let s = &self.buffers.scratch;
+        let control = self.buffers.control;
         // h [batch, slots, inner]
         self.push(experts_gate_up::launch(
             &self.cx,
@@ -45,7 +65,7 @@ impl Recorder<'_> {
                 xn: s.xn,
                 x_ss: s.x_ss,
                 ids: s.ids,
-                weight: layer.gate_up,
+                gate_up: layer.gate_up,
                 h: s.h,
             },
         ));
@@ -57,7 +77,36 @@ impl Recorder<'_> {
                 h: s.h,
                 ids: s.ids,
                 route: s.route,
-                weight: layer.down,
+                down: layer.down,
+                residual,
+            },
+        ));
+    }
+
+    /// The same with the choice of experts at the start of both products.
+    fn moe_slots_fused(&mut self, layer: &LayerBuffers, residual: ResidualBuffers) {
+        let s = &self.buffers.scratch;
+        let (control, router_logits) = (self.buffers.control, s.router_logits);
+        // h [batch, slots, inner]
+        self.push(experts_gate_up::launch_fused(
+            &self.cx,
+            experts_gate_up::FusedBuffers {
+                control,
+                xn: s.xn,
+                x_ss: s.x_ss,
+                router_logits,
+                gate_up: layer.gate_up,
+                h: s.h,
+            },
+        ));
+        // x [batch, hidden]
+        self.push(experts_down::launch_fused(
+            &self.cx,
+            experts_down::FusedBuffers {
+                control,
+                h: s.h,
+                router_logits,
+                down: layer.down,
                 residual,
             },
         ));
@@ -87,8 +136,7 @@ impl Recorder<'_> {
                 x_ss: s.x_ss,
                 work: s.work,
                 row_token: s.row_token,
-                ids: s.ids,
-                weight: layer.gate_up,
+                gate_up: layer.gate_up,
                 hs: s.hs,
             },
         ));
@@ -102,8 +150,7 @@ impl Recorder<'_> {
                 row_token: s.row_token,
                 row_slot: s.row_slot,
                 route: s.route,
-                ids: s.ids,
-                weight: layer.down,
+                down: layer.down,
                 moe_y: s.moe_y,
             },
         ));
