@@ -6,15 +6,17 @@
 //! be taken back as there are slots to spare. At position 0 neither ring is read.
 
 pub(crate) mod cpu;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod tests;
 
 use std::ops::Range;
 
 use half::bf16;
-use lily_plan::{Access, Element, Region};
+use lily_plan::{Access, Element, ReferenceIo, Region};
 
 use crate::access;
 use crate::math::{dot, sigmoid, silu, softplus, sum_of_squares};
-use crate::shape::{L2_EPS, LaunchContext};
+use crate::shape::{CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
 
 /// Dimensions inside argument structs.
 #[repr(C)]
@@ -183,6 +185,23 @@ pub(crate) fn delta_token(
     state.chunks_mut(k.len()).zip(v).map(row).collect()
 }
 
+/// Reference: copies the last rows of a chunk into the convolution ring. `qkv` and `ring` are
+/// bindings, `position` is that of the chunk's first token.
+pub(crate) fn store_columns(
+    io: &mut ReferenceIo<'_>,
+    d: &GdnArgs,
+    (qkv, ring): (usize, usize),
+    sequence: usize,
+    position: usize,
+    rows: Range<usize>,
+) {
+    let (values, channels) = (io.f32(qkv), d.conv_channels());
+    for row in rows {
+        let column = &values[row * channels..(row + 1) * channels];
+        io.store(ring, d.column(sequence, position + row), column);
+    }
+}
+
 /// Convolution columns that stand before the step's first token.
 pub fn old_columns(cx: &LaunchContext<'_>) -> Access {
     columns(cx, 0)
@@ -219,9 +238,11 @@ pub fn new_state(cx: &LaunchContext<'_>) -> Access {
     })
 }
 
-/// Whether a prefill chunk is short enough to be taken back to any of its tokens.
+/// Whether a prefill chunk can be taken back to any of its tokens: it is short enough for the rings,
+/// and runs token by token.
 pub fn keeps_every_token(cx: &LaunchContext<'_>) -> bool {
-    cx.step.is_prefill() && cx.step.rows() < cx.session.state_slots()
+    let most = cx.session.state_slots().min(CHUNKED_FROM_TOKENS);
+    cx.step.is_prefill() && cx.step.rows() < most
 }
 
 /// Columns that a prefill chunk leaves in the convolution ring: the last, or all of a chunk that may

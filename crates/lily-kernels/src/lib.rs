@@ -1,6 +1,8 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
+pub mod combine;
+pub mod advance;
 pub mod attn_in;
 pub mod attn_out;
 #[cfg(any(test, feature = "testing"))]
@@ -10,8 +12,17 @@ pub mod embed;
 pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
+pub mod gdn_conv;
 pub mod gdn_in;
+pub mod group_experts;
+pub mod grouped_down;
+pub mod grouped_gate_up;
+pub mod head;
+pub mod math;
+pub mod residual;
+pub mod sample;
 pub mod gdn_out;
+pub mod gdn_scan;
 pub mod gdn_step;
 pub mod math;
 pub mod residual;

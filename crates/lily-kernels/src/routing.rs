@@ -1,6 +1,8 @@
 //! Routing of tokens to experts: the choice of experts, their order for grouped products, and the
 //! ranges that follow from it.
 
+use std::ops::Range;
+
 use lily_plan::{Access, BufferId, Live, Region};
 
 use crate::math::sigmoid;
@@ -113,6 +115,29 @@ pub fn group(ids: &[i32], rows: &[usize], top_k: usize, experts: usize, entries:
     Groups { row_token, row_slot, work }
 }
 
+/// One tile of the grouped products.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkEntry {
+    /// Expert; its matrix block.
+    pub expert: usize,
+    /// Sorted rows, at most [`GROUPED_TILE_ROWS`].
+    pub rows: Range<usize>,
+}
+
+/// The used entries of a work list.
+pub fn work_entries(work: &[i32]) -> impl Iterator<Item = WorkEntry> + '_ {
+    work.as_chunks::<WORK_WORDS>().0.iter().take_while(|entry| entry[2] > 0).map(work_entry)
+}
+
+/// Entry `n` of a work list.
+pub fn nth_work_entry(work: &[i32], n: usize) -> WorkEntry {
+    work_entry(&work.as_chunks().0[n])
+}
+
+fn work_entry(&[expert, first, rows, _]: &[i32; WORK_WORDS]) -> WorkEntry {
+    WorkEntry { expert: expert as usize, rows: first as usize..(first + rows) as usize }
+}
+
 /// Where a launch finds the experts that it multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutingSource {
@@ -164,8 +189,7 @@ fn used_experts(
             }
         }
         RoutingSource::Work(work) if !live.rows().is_empty() => {
-            let entries = memory.i32(work).chunks_exact(WORK_WORDS);
-            entries.take_while(|entry| entry[2] > 0).for_each(|entry| add(&entry[..1]));
+            work_entries(memory.i32(work)).for_each(|entry| add(&[entry.expert as i32]));
         }
         RoutingSource::Work(_) => {}
     }

@@ -102,3 +102,26 @@ impl StateRows {
         delta_rows(old, new, token, v, out);
     }
 }
+
+/// Copies rows of `qkv` into the convolution ring; `position` is that of the chunk's first token.
+///
+/// # Safety
+/// The launch only reads `qkv`; the ring slots of these rows belong to the calling tile.
+pub(crate) unsafe fn store_columns(
+    qkv: SharedSlice<'_, f32>,
+    ring: SharedSlice<'_, f32>,
+    d: &GdnArgs,
+    sequence: usize,
+    position: usize,
+    rows: Range<usize>,
+) {
+    let channels = d.conv_channels();
+    for row in rows {
+        let first = d.column(sequence, position + row);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let column = qkv.read(row * channels..(row + 1) * channels);
+            ring.write(first..first + channels).copy_from_slice(column);
+        }
+    }
+}
