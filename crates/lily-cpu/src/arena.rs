@@ -1,6 +1,6 @@
 //! Memory of the buffers.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use half::bf16;
@@ -38,15 +38,16 @@ impl Block {
         let data = unsafe { alloc_zeroed(layout) };
         match NonNull::new(data) {
             Some(data) => Ok(Self { data, layout, bytes: size, element }),
-            None if size < 1 << 20 => handle_alloc_error(layout),
             None => Err(refuse("the system has no memory left; use a smaller --ctx")),
         }
     }
 
-    pub(crate) fn operand(&self) -> Operand<'_> {
+    /// # Safety
+    /// The block outlives `'a`, and is touched only through shared slices while a launch runs.
+    pub(crate) unsafe fn operand<'a>(&self) -> Operand<'a> {
         let data = self.data.as_ptr();
-        // SAFETY: the block holds `bytes` bytes, aligned to a cache line and initialised; it is
-        // touched only through shared slices while the device runs a launch.
+        // SAFETY: the block holds `bytes` bytes, aligned to a cache line and initialised; the rest is
+        // the caller's promise.
         unsafe {
             match self.element {
                 Element::Bf16 => {

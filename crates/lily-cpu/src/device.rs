@@ -1,45 +1,56 @@
 //! The `Device` trait on the CPU: plans run where they are submitted, stage by stage.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
 use lily_kernels::table;
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, Element, Plan, PlanId, Precision, Weight,
-    Weights, check_weights,
+    Binding, Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Plan, PlanId,
+    Precision, Weight, WeightMatrix, Weights, check_weights,
 };
 
 use crate::arena::Block;
-use crate::pool::Pool;
+use crate::pool::{Pool, Shuffle};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
     /// Numbers of the matrix products; `Exact` also keeps the KV cache in f32.
     pub numerics: Numerics,
-    /// Threads; 0 takes the machine's.
+    /// Threads, the caller's counted; 0 takes as many as the machine, or its container, runs at
+    /// once.
     pub threads: usize,
+    /// For tests: the tiles of a launch, and the launches of a stage, run in a random order drawn
+    /// from this seed. The results are the same bits.
+    pub shuffle: Option<u64>,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { numerics: Numerics::Int8, threads: 0 }
+        Self { numerics: Numerics::Int8, threads: 0, shuffle: None }
     }
 }
 
 /// A buffer's memory.
 enum Storage {
     Block(Block),
-    Weight(Weight),
+    /// Behind a pointer, so that it stays where it is.
+    Matrix(Arc<WeightMatrix>),
     /// A small weight, widened: read like an f32 buffer.
     Vector(Block),
 }
 
-/// A compiled plan: kernels resolved.
+/// A launch with its kernel and its operands resolved.
+struct Prepared {
+    face: CpuFace,
+    /// Point into the device's storage, which stays where it is until the plans are dropped.
+    operands: Vec<Operand<'static>>,
+}
+
+/// A compiled plan.
 struct Compiled {
     plan: Arc<Plan>,
-    faces: Vec<CpuFace>,
+    launches: Vec<Prepared>,
 }
 
 /// The CPU as a device.
@@ -48,56 +59,76 @@ pub struct CpuDevice {
     simd: Simd,
     pool: Pool,
     buffers: Arc<Buffers>,
-    storage: Vec<Storage>,
+    // Before `storage`: its operands point there.
     plans: Vec<Compiled>,
+    storage: Vec<Storage>,
 }
 
 impl CpuDevice {
-    /// A device without buffers.
+    /// A device without buffers; its threads start here.
     pub fn new(options: CpuOptions) -> Self {
         Self {
             options,
             simd: Simd::detect(),
-            pool: Pool::new(options.threads),
+            pool: Pool::new(options.threads, options.shuffle.map(Shuffle::new)),
             buffers: Arc::default(),
-            storage: Vec::new(),
             plans: Vec::new(),
+            storage: Vec::new(),
         }
     }
 
+    /// Threads that run launches, the caller's counted.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
+        self.plans.get(plan.0).ok_or_else(|| {
+            let found = self.plans.len();
+            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
+        })
+    }
+
     fn run(&mut self, plan: PlanId, index: usize) -> Result<(), DeviceError> {
-        let compiled = &self.plans[plan.0];
-        let launch = &compiled.plan.launches()[index];
-        let operands: Vec<Operand<'_>> =
-            launch.bindings.iter().map(|b| operand(&self.storage[b.buffer.index()])).collect();
-        let launch_view = CpuLaunch {
+        let Compiled { plan, launches } = &self.plans[plan.0];
+        let launch = &plan.launches()[index];
+        let view = CpuLaunch {
             args: &launch.args,
-            operands: &operands,
+            operands: &launches[index].operands,
             numerics: self.options.numerics,
             simd: self.simd,
         };
-        let (face, pool) = (compiled.faces[index], &mut self.pool);
-        catch_unwind(AssertUnwindSafe(|| pool.run(face, &launch_view))).map_err(|cause| {
-            let reason = cause
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| cause.downcast_ref::<&str>().map(|s| s.to_string()))
-                .unwrap_or_else(|| "panicked".into());
-            DeviceError::Launch {
-                device: "cpu".into(),
-                kernel: launch.label(),
-                launch: index,
-                reason,
-            }
+        self.pool.run(launches[index].face, &view).map_err(|reason| DeviceError::Launch {
+            device: "cpu".into(),
+            kernel: launch.label(),
+            launch: index,
+            reason,
         })
+    }
+
+    /// The launches in a random order within each stage.
+    fn run_shuffled(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        for mut stage in self.plans[plan.0].plan.by_stage() {
+            if let Some(shuffle) = self.pool.shuffle() {
+                shuffle.shuffle(&mut stage);
+            }
+            stage.into_iter().try_for_each(|index| self.run(plan, index))?;
+        }
+        Ok(())
     }
 }
 
-fn operand(storage: &Storage) -> Operand<'_> {
+/// # Safety
+/// The storage outlives `'a`, does not move, and is touched only through shared slices while a
+/// launch runs.
+unsafe fn operand<'a>(storage: &Storage) -> Operand<'a> {
     match storage {
-        Storage::Block(block) | Storage::Vector(block) => block.operand(),
-        Storage::Weight(Weight::Matrix(matrix)) => Operand::Matrix(matrix),
-        Storage::Weight(Weight::Vector(_)) => unreachable!("vectors are stored as blocks"),
+        // SAFETY: the caller's promise.
+        Storage::Block(block) | Storage::Vector(block) => unsafe { block.operand() },
+        Storage::Matrix(matrix) => {
+            // SAFETY: the caller's promise; the matrix is never written.
+            Operand::Matrix(unsafe { &*Arc::as_ptr(matrix) })
+        }
     }
 }
 
@@ -109,7 +140,7 @@ impl Device for CpuDevice {
     fn precision(&self) -> Precision {
         match self.options.numerics {
             Numerics::Exact => Precision::EXACT,
-            Numerics::Int8 => Precision { act: Element::F32, kv: Element::Bf16 },
+            Numerics::Int8 => crate::DEFAULT_PRECISION,
         }
     }
 
@@ -133,7 +164,7 @@ impl Device for CpuDevice {
                     block.bytes_mut().copy_from_slice(bytemuck::cast_slice(&values));
                     Storage::Vector(block)
                 }
-                Some(matrix) => Storage::Weight(matrix),
+                Some(Weight::Matrix(matrix)) => Storage::Matrix(Arc::new(matrix)),
                 None => Storage::Block(Block::new(buffer.element, buffer.bytes())?),
             });
         }
@@ -141,21 +172,41 @@ impl Device for CpuDevice {
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        let mut faces = Vec::new();
+        let same = |(a, b): ((BufferId, &Buffer), (BufferId, &Buffer))| {
+            a.1.element == b.1.element && a.1.shape == b.1.shape
+        };
+        let (declared, allocated) = (plan.buffers(), &self.buffers);
+        if declared.len() != allocated.len() || !declared.iter().zip(allocated.iter()).all(same) {
+            return Err(DeviceError::Usage(format!(
+                "the plan has {} buffers that are not the {} allocated ones; allocate the plan's",
+                declared.len(),
+                allocated.len()
+            )));
+        }
+        let mut launches = Vec::new();
         for (index, launch) in plan.launches().iter().enumerate() {
             let kernel = table::find(launch.kernel).ok_or_else(|| DeviceError::MissingKernel {
                 device: "cpu".into(),
                 kernel: launch.kernel.into(),
                 launch: index,
             })?;
-            faces.push(kernel.cpu);
+            let storage = |b: &Binding| &self.storage[b.buffer.index()];
+            // SAFETY: blocks and matrices lie behind pointers of the storage, which is dropped after
+            // the plans, here and in `allocate`; only launches and `&mut self` methods touch blocks.
+            let resolve = |b| unsafe { operand(storage(b)) };
+            let operands = launch.bindings.iter().map(resolve).collect();
+            launches.push(Prepared { face: kernel.cpu, operands });
         }
-        self.plans.push(Compiled { plan: plan.clone(), faces });
+        self.plans.push(Compiled { plan: plan.clone(), launches });
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        (0..self.plans[plan.0].faces.len()).try_for_each(|index| self.run(plan, index))
+        let launches = self.plan(plan)?.launches.len();
+        if self.options.shuffle.is_some() {
+            return self.run_shuffled(plan);
+        }
+        (0..launches).try_for_each(|index| self.run(plan, index))
     }
 
     fn wait(&mut self) -> Result<(), DeviceError> {
@@ -163,6 +214,10 @@ impl Device for CpuDevice {
     }
 
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
+        let launches = self.plan(plan)?.launches.len();
+        if launch >= launches {
+            return Err(DeviceError::Usage(format!("launch {launch} of a plan of {launches}")));
+        }
         self.run(plan, launch)
     }
 

@@ -1,10 +1,10 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
-pub mod combine;
 pub mod advance;
 pub mod attn_in;
 pub mod attn_out;
+pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
@@ -13,21 +13,20 @@ pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
 pub mod gdn_conv;
+pub mod gdn_gate;
 pub mod gdn_in;
+pub mod gdn_out;
+pub mod gdn_scan;
+pub mod gdn_step;
 pub mod group_experts;
 pub mod grouped_down;
 pub mod grouped_gate_up;
 pub mod head;
 pub mod math;
 pub mod residual;
-pub mod sample;
-pub mod gdn_out;
-pub mod gdn_scan;
-pub mod gdn_step;
-pub mod math;
-pub mod residual;
 pub mod router;
 pub mod routing;
+pub mod sample;
 mod shape;
 pub mod table;
 pub mod topk;

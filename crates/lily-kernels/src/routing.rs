@@ -8,6 +8,8 @@ use lily_plan::{Access, BufferId, Live, Region};
 use crate::math::sigmoid;
 use crate::shape::{GROUPED_TILE_ROWS, LaunchContext, ModelShape};
 
+#[cfg(test)]
+mod costs;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

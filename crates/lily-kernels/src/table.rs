@@ -15,25 +15,6 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[
-    crate::combine::KERNEL,
-    crate::experts_down::KERNEL,
-    crate::experts_gate_up::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::group_experts::KERNEL,
-    crate::grouped_down::KERNEL,
-    crate::grouped_gate_up::KERNEL,
-    crate::router::KERNEL,
-    crate::topk::KERNEL,
-    crate::advance::KERNEL,
-    crate::attn_in::KERNEL,
-    crate::attn_out::KERNEL,
-    crate::embed::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::head::KERNEL,
-    crate::sample::KERNEL,
-];
 /// One line for each kernel folder.
 macro_rules! kernels {
     ($($kernel:ident,)*) => {
@@ -49,25 +30,27 @@ macro_rules! kernels {
 }
 
 kernels! {
+    advance,
     attn_in,
     attn_out,
+    combine,
     embed,
     experts_down,
     experts_gate_up,
+    gdn_conv,
+    gdn_gate,
     gdn_in,
     gdn_out,
+    gdn_scan,
     gdn_step,
+    group_experts,
+    grouped_down,
+    grouped_gate_up,
+    head,
     router,
+    sample,
     topk,
 }
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[
-    crate::gdn_conv::KERNEL,
-    crate::gdn_in::KERNEL,
-    crate::gdn_out::KERNEL,
-    crate::gdn_scan::KERNEL,
-    crate::gdn_step::KERNEL,
-];
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -77,35 +60,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [
-        crate::gdn_conv::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::gdn_out::tests::cases(),
-        crate::gdn_scan::tests::cases(),
-        crate::gdn_step::tests::cases(),
-        crate::combine::tests::cases(),
-        crate::experts_down::tests::cases(),
-        crate::experts_gate_up::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::group_experts::tests::cases(),
-        crate::grouped_down::tests::cases(),
-        crate::grouped_gate_up::tests::cases(),
-        crate::router::tests::cases(),
-        crate::topk::tests::cases(),
-        crate::advance::tests::cases(),
-        crate::attn_in::tests::cases(),
-        crate::attn_out::tests::cases(),
-        crate::embed::tests::cases(),
-        crate::gdn_in::tests::cases(),
-        crate::head::tests::cases(),
-        crate::sample::tests::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
 }

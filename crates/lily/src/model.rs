@@ -37,7 +37,8 @@ pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded
     }
     let stop_ids = stop_tokens(&args.model, config)?;
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device = CpuDevice::new(CpuOptions { numerics, threads: args.threads });
+    let device =
+        CpuDevice::new(CpuOptions { numerics, threads: args.threads, ..CpuOptions::default() });
     let options = EngineOptions {
         context,
         chunk: args.chunk,

@@ -216,17 +216,6 @@ impl<'a> CaseBuilder<'a> {
         self.buffers.add(BufferKind::Scratch, name, Element::F32, shape)
     }
 
-    /// A buffer of matrix inputs with given contents, which bfloat16 must hold without rounding.
-    pub fn act_with(
-        &mut self,
-        name: &str,
-        shape: impl Into<Vec<usize>>,
-        values: Vec<f32>,
-    ) -> BufferId {
-        self.contents.push(Contents::Float(values));
-        self.buffers.add(BufferKind::Scratch, name, self.session.precision.act, shape)
-    }
-
     /// An i32 buffer with given contents.
     pub fn i32(&mut self, name: &str, shape: impl Into<Vec<usize>>, values: Vec<i32>) -> BufferId {
         self.contents.push(Contents::Int(values));

@@ -5,7 +5,8 @@
 //! then runs them all.
 
 pub mod delta;
-mod inputs;
+mod lanes;
+mod product;
 mod project;
 mod shared;
 mod simd;
@@ -15,10 +16,10 @@ use std::ops::Range;
 use half::bf16;
 use lily_plan::WeightMatrix;
 
-pub use inputs::{Inputs, product};
+pub use product::{Inputs, product, product_rows};
 pub use project::Projection;
 pub use shared::SharedSlice;
-pub use simd::Simd;
+pub use simd::{Level, Simd};
 
 /// Numbers of the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,8 +39,7 @@ impl Recorder<'_> {
             PrefillEnd::More => {}
             PrefillEnd::Sample => {
                 self.logits(head::Rows::Last);
-                self.sample();
-                return;
+                return self.sample();
             }
             PrefillEnd::Logits => self.logits(head::Rows::Last),
             PrefillEnd::AllLogits => self.logits(head::Rows::All),

@@ -45,7 +45,7 @@ impl Recorder<'_> {
                 xn: s.xn,
                 x_ss: s.x_ss,
                 ids: s.ids,
-                weight: layer.gate_up,
+                gate_up: layer.gate_up,
                 h: s.h,
             },
         ));
@@ -57,7 +57,7 @@ impl Recorder<'_> {
                 h: s.h,
                 ids: s.ids,
                 route: s.route,
-                weight: layer.down,
+                down: layer.down,
                 residual,
             },
         ));
@@ -87,8 +87,7 @@ impl Recorder<'_> {
                 x_ss: s.x_ss,
                 work: s.work,
                 row_token: s.row_token,
-                ids: s.ids,
-                weight: layer.gate_up,
+                gate_up: layer.gate_up,
                 hs: s.hs,
             },
         ));
@@ -102,8 +101,7 @@ impl Recorder<'_> {
                 row_token: s.row_token,
                 row_slot: s.row_slot,
                 route: s.route,
-                ids: s.ids,
-                weight: layer.down,
+                down: layer.down,
                 moe_y: s.moe_y,
             },
         ));

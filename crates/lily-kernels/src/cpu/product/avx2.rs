@@ -1,0 +1,202 @@
+//! AVX2 and FMA bodies: 8-bit inputs times quantised rows.
+
+use std::arch::x86_64::*;
+
+use lily_plan::{GROUP, RowFormat, RowRef};
+
+use super::avx2_f32;
+use super::inputs::{GroupCodes, Inputs, Token};
+use super::portable::group_scale;
+use crate::cpu::lanes::LANES;
+use crate::cpu::simd::avx2::{load, load_bf16, store, sum};
+
+/// Rounds a group to 8 bits, as the portable body.
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn quantise(values: &[f32; GROUP], to: GroupCodes<'_>) {
+    let values = values.as_chunks::<LANES>().0;
+    let magnitude = _mm256_set1_epi32(i32::MAX);
+    let mut max = _mm256_setzero_si256();
+    for v in values {
+        // Magnitudes compare like integers, and so does NaN: above infinity.
+        max = _mm256_max_epu32(max, _mm256_and_si256(_mm256_castps_si256(load(v)), magnitude));
+    }
+    let max = _mm_max_epu32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
+    let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b01_00_11_10>(max));
+    let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b00_00_00_01>(max));
+    let (scale, inverse) = group_scale(f32::from_bits(_mm_cvtsi128_si32(max) as u32));
+    *to.scale = scale;
+    if inverse == 0.0 {
+        *to.codes = [0; GROUP];
+        *to.sum = scale * 0.0;
+        return;
+    }
+    let factor = _mm256_set1_ps(inverse);
+    let code = |i: usize| _mm256_cvtps_epi32(_mm256_mul_ps(load(&values[i]), factor));
+    let (first, first_total) = split([code(0), code(1), code(2), code(3)]);
+    let (second, second_total) = split([code(4), code(5), code(6), code(7)]);
+    let even = _mm256_permute2x128_si256::<0x20>(first, second);
+    let odd = _mm256_permute2x128_si256::<0x31>(first, second);
+    let (even_codes, odd_codes) = to.codes.split_at_mut(GROUP / 2);
+    // SAFETY: each half has room for 32 codes.
+    unsafe {
+        _mm256_storeu_si256(even_codes.as_mut_ptr().cast(), even);
+        _mm256_storeu_si256(odd_codes.as_mut_ptr().cast(), odd);
+    }
+    *to.sum = scale * sum_i32(_mm256_add_epi32(first_total, second_total)) as f32;
+}
+
+/// 32 codes in order, as 16 even and 16 odd ones, and lanes of their total.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn split(v: [__m256i; 4]) -> (__m256i, __m256i) {
+    let total = _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
+    let words = (_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    // Packing works in 128-bit halves: runs of four codes come out as 0 2 4 6, 1 3 5 7.
+    let packed = _mm256_packs_epi16(words.0, words.1);
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    let codes = _mm256_permutevar8x32_epi32(packed, order);
+    let pick = _mm256_setr_epi8(
+        0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5,
+        7, 9, 11, 13, 15,
+    );
+    let codes = _mm256_shuffle_epi8(codes, pick);
+    (_mm256_permute4x64_epi64::<0b11_01_10_00>(codes), total)
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn sum_i32(v: __m256i) -> i32 {
+    let half = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let quarter = _mm_add_epi32(half, _mm_shuffle_epi32::<0b01_00_11_10>(half));
+    _mm_cvtsi128_si32(_mm_add_epi32(quarter, _mm_shuffle_epi32::<0b00_00_00_01>(quarter)))
+}
+
+/// Products of one row with the inputs from `first`, at most four.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn product(row: &RowRef<'_>, inputs: &Inputs, first: usize, out: &mut [f32]) {
+    if !(inputs.int8() && row.format.is_quantised()) {
+        return avx2_f32::product(row, inputs, first, out);
+    }
+    match out.len() {
+        1 => int8::<1>(row, inputs, first, out),
+        2 => int8::<2>(row, inputs, first, out),
+        3 => int8::<3>(row, inputs, first, out),
+        _ => int8::<4>(row, inputs, first, out),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn int8<const T: usize>(row: &RowRef<'_>, inputs: &Inputs, first: usize, out: &mut [f32]) {
+    let tokens: [Token<'_>; T] = std::array::from_fn(|t| inputs.token(first + t));
+    let sums = match row.format {
+        RowFormat::Q4 => int8_groups::<T, { GROUP / 2 }>(row, &tokens),
+        _ => int8_groups::<T, GROUP>(row, &tokens),
+    };
+    out.copy_from_slice(&sums);
+}
+
+/// `BYTES` of a group tell the format: 32 for 4-bit codes, 64 for 8-bit ones.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn int8_groups<const T: usize, const BYTES: usize>(
+    row: &RowRef<'_>,
+    tokens: &[Token<'_>; T],
+) -> [f32; T] {
+    let codes = row.codes.as_chunks::<BYTES>().0;
+    // Even and odd groups are summed apart, which hides the latency of an FMA.
+    let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    for (block, codes) in codes.chunks(LANES).enumerate() {
+        let scales = load_bf16(&eight_values(row.scales, block));
+        let biases = load_bf16(&eight_values(row.biases, block));
+        let mut factors = [[0f32; LANES]; T];
+        for t in 0..T {
+            let token = &tokens[t];
+            store(&mut factors[t], _mm256_mul_ps(scales, load(&token.scales[block])));
+            sums[t][0] = _mm256_fmadd_ps(biases, load(&token.sums[block]), sums[t][0]);
+        }
+        let inputs: [&[[i8; GROUP]]; T] =
+            std::array::from_fn(|t| &tokens[t].codes[block * LANES..][..codes.len()]);
+        for (g, codes) in codes.iter().enumerate() {
+            let group = unpack(codes);
+            for t in 0..T {
+                let dots = _mm256_cvtepi32_ps(dots::<BYTES>(group, &inputs[t][g]));
+                let factor = _mm256_set1_ps(factors[t][g]);
+                sums[t][g % 2] = _mm256_fmadd_ps(dots, factor, sums[t][g % 2]);
+            }
+        }
+    }
+    std::array::from_fn(|t| sum(_mm256_add_ps(sums[t][0], sums[t][1])))
+}
+
+/// Eight bfloat16 values of a row's scales or biases, zeros past the end.
+#[inline]
+fn eight_values(bytes: &[u8], block: usize) -> [u8; 2 * LANES] {
+    let rest = &bytes[block * 2 * LANES..];
+    match rest.first_chunk() {
+        Some(whole) => *whole,
+        None => {
+            let mut padded = [0; 2 * LANES];
+            padded[..rest.len()].copy_from_slice(rest);
+            padded
+        }
+    }
+}
+
+/// The codes of a group as the dot products take them. 4 bits: bytes of the even elements, bytes of
+/// the odd ones. 8 bits: for each half the even and the odd elements, as words.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn unpack<const BYTES: usize>(codes: &[u8; BYTES]) -> [__m256i; 4] {
+    let zero = _mm256_setzero_si256();
+    if BYTES == GROUP / 2 {
+        // SAFETY: 32 codes bytes.
+        let bytes = unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) };
+        let nibble = _mm256_set1_epi8(15);
+        let odd = _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble);
+        return [_mm256_and_si256(bytes, nibble), odd, zero, zero];
+    }
+    let low = _mm256_set1_epi16(255);
+    let half = |i: usize| {
+        // SAFETY: `i` is 0 or 1 and a group has 64 bytes.
+        let bytes = unsafe { _mm256_loadu_si256(codes[i * 32..].as_ptr().cast()) };
+        (_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes))
+    };
+    let (first, second) = (half(0), half(1));
+    [first.0, first.1, second.0, second.1]
+}
+
+/// Products of a group's codes with the inputs' codes, in eight lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn dots<const BYTES: usize>(group: [__m256i; 4], inputs: &[i8; GROUP]) -> __m256i {
+    if BYTES == GROUP / 2 {
+        // SAFETY: 64 codes.
+        let (even, odd) = unsafe {
+            (
+                _mm256_loadu_si256(inputs.as_ptr().cast()),
+                _mm256_loadu_si256(inputs.as_ptr().add(GROUP / 2).cast()),
+            )
+        };
+        // At most 4 * 15 * 127 = 7,620 in a word: nothing saturates.
+        let words = _mm256_add_epi16(
+            _mm256_maddubs_epi16(group[0], even),
+            _mm256_maddubs_epi16(group[1], odd),
+        );
+        return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
+    }
+    // 255 * 127 * 2 does not fit a word, so these are multiplied as words.
+    let word = |i: usize| {
+        // SAFETY: 16 of the 64 codes, from element 16 `i`, `i` below 4.
+        _mm256_cvtepi8_epi16(unsafe { _mm_loadu_si128(inputs.as_ptr().add(16 * i).cast()) })
+    };
+    let first = _mm256_add_epi32(
+        _mm256_madd_epi16(group[0], word(0)),
+        _mm256_madd_epi16(group[1], word(2)),
+    );
+    let second = _mm256_add_epi32(
+        _mm256_madd_epi16(group[2], word(1)),
+        _mm256_madd_epi16(group[3], word(3)),
+    );
+    _mm256_add_epi32(first, second)
+}

@@ -1,0 +1,281 @@
+//! Products of all formats against dequantised weights in f64.
+
+use half::{bf16, f16};
+use lily_plan::{GROUP, RowFormat, RowSegment, WeightMatrix};
+
+use super::*;
+use crate::cpu::Numerics;
+
+const FORMATS: [RowFormat; 5] =
+    [RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16, RowFormat::F16, RowFormat::F32];
+const NUMERICS: [Numerics; 2] = [Numerics::Exact, Numerics::Int8];
+
+/// Random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In -1..1.
+    fn value(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.value()).collect()
+    }
+}
+
+/// Weights of about 1, scales of both signs; the bytes begin at an odd address.
+fn matrix(random: &mut Random, format: RowFormat, rows: usize, k: usize) -> WeightMatrix {
+    let mut codes = vec![0u8];
+    let (mut scales, mut biases) = (vec![0u8], vec![0u8]);
+    if format.is_quantised() {
+        codes.extend((0..rows * format.code_bytes(k)).map(|_| random.bits() as u8));
+        let levels = (1 << format.bits()) as f32;
+        for _ in 0..rows * k / GROUP {
+            let scale = random.value() * 2.0 / levels;
+            let bias = -scale * levels / 2.0 + 0.1 * random.value();
+            scales.extend(bf16::from_f32(scale).to_le_bytes());
+            biases.extend(bf16::from_f32(bias).to_le_bytes());
+        }
+    } else {
+        for v in random.values(rows * k) {
+            match format {
+                RowFormat::F32 => codes.extend(v.to_le_bytes()),
+                RowFormat::F16 => codes.extend(f16::from_f32(v).to_le_bytes()),
+                _ => codes.extend(bf16::from_f32(v).to_le_bytes()),
+            }
+        }
+    }
+    let part = |bytes: Vec<u8>| bytes::Bytes::from(bytes).slice(1..);
+    let segment = RowSegment {
+        tensor: "test".into(),
+        format,
+        experts: 0..1,
+        first_row: 0,
+        row_step: 1,
+        rows,
+        source_row: 0,
+        expert_stride: rows,
+        codes: part(codes),
+        scales: part(scales),
+        biases: part(biases),
+    };
+    WeightMatrix::new(1, rows, k, vec![segment]).unwrap()
+}
+
+fn inputs(simd: Simd, numerics: Numerics, x: &[Vec<f32>]) -> Inputs {
+    let mut inputs = Inputs::with(simd);
+    inputs.clear(numerics, x[0].len());
+    x.iter().for_each(|row| inputs.push(row, 0.75));
+    inputs
+}
+
+/// All results `[rows, tokens]` of one call.
+fn products(simd: Simd, m: &WeightMatrix, inputs: &Inputs) -> Vec<f32> {
+    let rows: Vec<RowRef<'_>> = (0..m.rows()).map(|r| m.row(0, r)).collect();
+    let mut out = vec![f32::NAN; m.rows() * inputs.tokens()];
+    product_rows(simd, &rows, inputs, &mut out);
+    out
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Lengths with and without a ragged group, below and above eight groups.
+fn lengths(format: RowFormat) -> &'static [usize] {
+    match (format.is_quantised(), cfg!(miri)) {
+        (true, true) => &[64, 576],
+        (true, false) => &[64, 128, 448, 512, 576, 1088, 2048],
+        (false, true) => &[3, 72],
+        (false, false) => &[1, 3, 8, 63, 64, 65, 72, 200, 576, 1000],
+    }
+}
+
+#[test]
+fn products_agree_with_dequantised_weights_in_f64() {
+    let mut random = Random(1);
+    for (simd, numerics) in Simd::available().into_iter().flat_map(|s| NUMERICS.map(|n| (s, n))) {
+        for format in FORMATS {
+            for &k in lengths(format) {
+                for tokens in [1, 2, 3, 4, 5, 9] {
+                    let m = matrix(&mut random, format, 3, k);
+                    let x: Vec<Vec<f32>> = (0..tokens).map(|_| random.values(k)).collect();
+                    let got = products(simd, &m, &inputs(simd, numerics, &x));
+                    check(&m, &x, numerics, &got).unwrap_or_else(|error| {
+                        panic!("{simd:?} {numerics:?} {format:?} k {k} tokens {tokens}: {error}")
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The error of f32 sums is a share of the sum of magnitudes; with 8-bit inputs each of them is off
+/// by at most half a step of `0.75 / 127`, for quantised rows.
+fn check(m: &WeightMatrix, x: &[Vec<f32>], numerics: Numerics, got: &[f32]) -> Result<(), String> {
+    let mut w = vec![0.0; m.k()];
+    for r in 0..m.rows() {
+        let row = m.row(0, r);
+        row.dequantise(&mut w);
+        // Codes are not centred: their products are larger than the weights'.
+        let spread = if row.format.is_quantised() { 3.0 } else { 1.0 };
+        for (t, x) in x.iter().enumerate() {
+            let terms = || w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(0.75 * x));
+            let want: f64 = terms().sum();
+            let size = terms().map(f64::abs).sum::<f64>() + w.len() as f64 * 0.01;
+            let mut allowed = 2e-6 * size * spread;
+            if numerics == Numerics::Int8 && row.format.is_quantised() {
+                allowed += w.iter().map(|w| f64::from(w.abs())).sum::<f64>() * 0.75 / 127.0 / 2.0;
+            }
+            let got = f64::from(got[r * (got.len() / m.rows()) + t]);
+            let error = (got - want).abs();
+            if error.is_nan() || error > allowed {
+                return Err(format!("row {r}, input {t}: {got}, need {want} within {allowed:.1e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn eight_bit_products_are_exact_for_inputs_that_are_codes() {
+    // Inputs of whole numbers with a largest of 127 have the scale 1, so nothing is rounded.
+    let mut random = Random(2);
+    for simd in Simd::available() {
+        for format in [RowFormat::Q4, RowFormat::Q8] {
+            let k = 192;
+            let mut codes = vec![0u8; format.code_bytes(k)];
+            codes.iter_mut().for_each(|c| *c = random.bits() as u8);
+            // Also the largest codes against the largest inputs of one sign.
+            codes[..format.code_bytes(GROUP)].fill(255);
+            let one = |v: f32| bf16::from_f32(v).to_le_bytes().repeat(k / GROUP);
+            let (scales, biases) = (one(-0.5), one(2.0));
+            let row = RowRef { format, codes: &codes, scales: &scales, biases: &biases };
+            for sign in [1.0f32, -1.0] {
+                let mut x: Vec<f32> = (0..k).map(|_| (127.0 * random.value()).round()).collect();
+                x[..GROUP].fill(127.0 * sign);
+                x.chunks_mut(GROUP).for_each(|group| group[5] = 127.0 * sign);
+                let mut prepared = Inputs::with(simd);
+                prepared.clear(Numerics::Int8, k);
+                prepared.push(&x, 1.0);
+                let mut w = vec![0.0; k];
+                row.dequantise(&mut w);
+                let want: f64 = w.iter().zip(&x).map(|(w, x)| f64::from(w * x)).sum();
+                let mut out = [0.0];
+                product(simd, row, &prepared, &mut out);
+                assert_eq!(f64::from(out[0]), want, "{simd:?} {format:?} {sign}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_gives_the_same_bits_with_eight_bit_inputs() {
+    let mut random = Random(3);
+    for format in [RowFormat::Q4, RowFormat::Q8] {
+        for &k in lengths(format) {
+            let m = matrix(&mut random, format, 4, k);
+            let x: Vec<Vec<f32>> = (0..5).map(|_| random.values(k)).collect();
+            let results: Vec<Vec<u32>> = Simd::available()
+                .into_iter()
+                .map(|simd| bits(&products(simd, &m, &inputs(simd, Numerics::Int8, &x))))
+                .collect();
+            assert!(results.iter().all(|r| *r == results[0]), "{format:?}, k {k}");
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_how_many_inputs_or_rows_are_multiplied_together() {
+    let mut random = Random(4);
+    for (simd, numerics) in Simd::available().into_iter().flat_map(|s| NUMERICS.map(|n| (s, n))) {
+        for format in FORMATS {
+            let k = if format.is_quantised() { 704 } else { 333 };
+            let m = matrix(&mut random, format, 5, k);
+            let x: Vec<Vec<f32>> = (0..11).map(|_| random.values(k)).collect();
+            let together = products(simd, &m, &inputs(simd, numerics, &x));
+            for (t, x) in x.iter().enumerate() {
+                let alone = inputs(simd, numerics, std::slice::from_ref(x));
+                for r in 0..m.rows() {
+                    let mut out = [0.0];
+                    product(simd, m.row(0, r), &alone, &mut out);
+                    let both = [out[0].to_bits(), together[r * 11 + t].to_bits()];
+                    assert_eq!(both[0], both[1], "{simd:?} {numerics:?} {format:?} {r} {t}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_no_number_reaches_every_result() {
+    let mut random = Random(5);
+    for (simd, numerics) in Simd::available().into_iter().flat_map(|s| NUMERICS.map(|n| (s, n))) {
+        for format in FORMATS {
+            let m = matrix(&mut random, format, 4, 640);
+            for (at, bad) in [(0, f32::NAN), (63, -f32::NAN), (639, f32::NAN), (70, f32::INFINITY)]
+            {
+                let mut x = vec![random.values(640), random.values(640)];
+                x[1][at] = bad;
+                let got = products(simd, &m, &inputs(simd, numerics, &x));
+                let ok = |(i, v): (usize, &f32)| v.is_finite() == (i % 2 == 0);
+                assert!(got.iter().enumerate().all(ok), "{simd:?} {numerics:?} {format:?} {got:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_tiny_and_huge_groups_stay_finite() {
+    let mut random = Random(6);
+    for simd in Simd::available() {
+        for format in [RowFormat::Q4, RowFormat::Q8] {
+            let m = matrix(&mut random, format, 2, 128);
+            for x in [0.0, 1e-45, 1e-38, 1e-30, 1e35] {
+                let mut inputs = Inputs::with(simd);
+                inputs.clear(Numerics::Int8, 128);
+                inputs.push(&[x; 128], 1.0);
+                let got = products(simd, &m, &inputs);
+                let mut w = vec![0.0; 128];
+                m.row(0, 0).dequantise(&mut w);
+                let want = w.iter().map(|&w| f64::from(w) * f64::from(x)).sum::<f64>();
+                let allowed = want.abs() * 1e-2 + f64::from(x) * 0.5 + 1e-35;
+                assert!(
+                    (f64::from(got[0]) - want).abs() <= allowed,
+                    "{simd:?} {x}: {got:?} {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn prepared_rows_of_an_earlier_product_are_forgotten() {
+    let mut random = Random(7);
+    let m = matrix(&mut random, RowFormat::Q4, 2, 128);
+    let x = [random.values(128)];
+    for simd in Simd::available() {
+        let mut used = inputs(simd, Numerics::Int8, &[vec![9.0; 640], vec![7.0; 640]]);
+        used.clear(Numerics::Int8, 128);
+        used.push(&x[0], 0.75);
+        let fresh = inputs(simd, Numerics::Int8, &x);
+        assert_eq!(bits(&products(simd, &m, &used)), bits(&products(simd, &m, &fresh)));
+    }
+}
+
+#[test]
+#[should_panic(expected = "bytes of a row")]
+fn a_row_of_another_length_is_refused() {
+    let mut random = Random(8);
+    let m = matrix(&mut random, RowFormat::Q4, 1, 128);
+    products(Simd::detect(), &m, &inputs(Simd::detect(), Numerics::Int8, &[vec![0.0; 64]]));
+}
