@@ -6,7 +6,7 @@ use lily_model::plan::{
     Choice, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers, config_matrix_bytes, declare,
     model_shape, splits,
 };
-use lily_model::synth::preset;
+use lily_model::synth::{self, preset};
 use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
 
 const CAPACITY: usize = 262_144;
@@ -18,7 +18,8 @@ struct FullSize {
 
 impl FullSize {
     fn new() -> Self {
-        let text = preset("qwen3.6-35b-a3b").expect("the preset").to_string();
+        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
+        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
         let config = Config::from_json(&text, "preset").expect("the preset is supported");
         Self { shape: model_shape(&config), bytes: config_matrix_bytes(&config) }
     }

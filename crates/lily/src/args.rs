@@ -27,9 +27,7 @@ pub enum Command {
     )]
     Eval(EvalArgs),
     /// Print the list of kernel launches that a model runs, with bytes and arithmetic.
-    #[command(
-        after_help = "Example:\n  lily plan -m tests/golden/heads --step decode --position 4096"
-    )]
+    #[command(after_help = "Example:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096")]
     Plan(PlanArgs),
     /// Say what a checkpoint folder holds, and whether it is complete and supported.
     #[command(after_help = "Example:\n  lily inspect ~/models/Qwen3.6-35B-A3B-4bit")]
@@ -123,7 +121,7 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, or a config.json: no weights are needed.
+    /// Model folder, config.json, or qwen3.6-35b-a3b: no weights are needed.
     #[arg(short, long)]
     pub model: PathBuf,
     /// Device whose plan is printed.

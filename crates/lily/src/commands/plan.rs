@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lily_kernels::SessionShape;
 use lily_model::Config;
 use lily_model::plan::{
     Choice, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape, splits,
 };
+use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
 use crate::args::{PlanArgs, PlanDevice, PlanStep};
@@ -68,12 +69,20 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_config(path: &Path) -> Result<Config> {
-    if path.is_dir() {
-        return Ok(Config::read(path)?);
+/// A model folder, a `config.json`, or the name of a preset.
+fn read_config(model: &Path) -> Result<Config> {
+    if model.is_dir() {
+        return Ok(Config::read(model)?);
     }
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        anyhow::anyhow!("cannot read {}: {e}; give a model folder or a config.json", path.display())
-    })?;
-    Ok(Config::from_json(&text, path)?)
+    let text = match model.to_str().and_then(preset) {
+        Some(preset) if !model.exists() => synth::plan(&preset, 0)?.config().to_string(),
+        _ => std::fs::read_to_string(model).with_context(|| {
+            format!(
+                "cannot read {}; give a model folder, a config.json, or one of {}",
+                model.display(),
+                PRESETS.join(", ")
+            )
+        })?,
+    };
+    Ok(Config::from_json(&text, model)?)
 }
