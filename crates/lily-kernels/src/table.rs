@@ -31,8 +31,12 @@ macro_rules! kernels {
 
 kernels! {
     advance,
+    attn_flash,
     attn_in,
+    attn_merge_gate,
     attn_out,
+    attn_prepare,
+    attn_split,
     combine,
     embed,
     experts_down,

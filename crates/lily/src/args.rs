@@ -141,6 +141,9 @@ pub struct PlanArgs {
     /// Sequences decoded together.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub batch: usize,
+    /// Repeat the choice of experts in its two consumers instead of launching it (decode).
+    #[arg(long)]
+    pub fuse_topk: bool,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,

@@ -14,7 +14,7 @@ pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
-    let (table, hidden) = (l.matrix(bind::TABLE), a.residual.hidden as usize);
+    let (table, hidden) = (l.matrix(bind::WEIGHT), a.residual.hidden as usize);
     let control = l.control(bind::CONTROL);
     let live = a.step.live_rows(control);
     scratch.floats.resize(hidden, 0.0);

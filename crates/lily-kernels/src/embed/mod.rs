@@ -53,7 +53,7 @@ impl Args {
 /// Indices of the bindings.
 mod bind {
     pub const CONTROL: usize = 0;
-    pub const TABLE: usize = 1;
+    pub const WEIGHT: usize = 1;
     /// x, next_norm, xn, x_ss.
     pub const RESIDUAL: usize = 2;
     /// Prefill only.
@@ -65,7 +65,7 @@ pub struct Buffers {
     /// i32 `[batch, 8]`.
     pub control: BufferId,
     /// matrix `[vocab, hidden]`.
-    pub table: BufferId,
+    pub weight: BufferId,
     /// The residual stream and what is derived from it; the norm is the first layer's.
     pub residual: ResidualBuffers,
     /// i32 `[rows]`, the ids of the chunk; read in prefill only.
@@ -84,7 +84,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     });
     let mut bindings = vec![
         Binding::read("control", buffers.control, access::sequence_rows(cx)),
-        Binding::read("table", buffers.table, table),
+        Binding::read("weight", buffers.weight, table),
     ];
     bindings.extend(buffers.residual.setting(cx));
     if cx.step.is_prefill() {

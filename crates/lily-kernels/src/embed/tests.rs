@@ -40,7 +40,7 @@ fn case(shape: &ModelShape, step: Step, format: RowFormat) -> Case {
     };
     let buffers = Buffers {
         control,
-        table: c.matrix("embed_tokens", 1, shape.vocab, hidden, format),
+        weight: c.matrix("embed_tokens", 1, shape.vocab, hidden, format),
         residual: ResidualBuffers {
             x: c.f32("x", [m, hidden]),
             next_norm: c.vector("input_norm", [hidden], |c| 1.0 + 0.2 * c.normal()),

@@ -1,8 +1,7 @@
 //! LM head: `logits = (xn · Wᵀ) / rms(x)`, and the best id of every group of matrix rows.
 //!
-//! Decode computes every live row. Prefill computes the last live row and leaves its results in row
-//! 0 (with [`Candidates`]), or all live rows for teacher-forced evaluation (without). Logits are f32
-//! and written in full, padding ids included.
+//! [`Rows`] says which rows are computed and where their results go. Logits are f32 and written in
+//! full, padding ids included.
 //!
 //! A group of `head_rows` ids leaves one candidate: the largest logit of the ids below `vocab_used`,
 //! the lowest id on ties; a group without such an id leaves −inf and its first id. If a logit that
@@ -94,13 +93,15 @@ mod bind {
     pub const BEST_ID: usize = 6;
 }
 
-/// Where the candidates go.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidates {
-    /// f32 `[batch, head_tiles]`.
-    pub best_value: BufferId,
-    /// i32 `[batch, head_tiles]`.
-    pub best_id: BufferId,
+/// Which rows are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Decode: every live sequence, results in its row.
+    Sequences,
+    /// Prefill: the last live token, results in row 0.
+    Last,
+    /// Teacher-forced evaluation: every live token, results in its row; no candidates.
+    All,
 }
 
 /// Buffers of a launch.
@@ -113,20 +114,22 @@ pub struct Buffers {
     pub x_ss: BufferId,
     /// matrix `[vocab, hidden]`.
     pub weight: BufferId,
-    /// f32 `[logit_rows, vocab]`; without candidates a row for each row of the step.
+    /// f32 `[logit_rows, vocab]`; [`Rows::All`] needs a row for each row of the step.
     pub logits: BufferId,
-    /// Decode, and the last row of prefill. `None`: the logits of every row, nothing else.
-    pub candidates: Option<Candidates>,
+    /// f32 `[batch, head_tiles]`; unused by [`Rows::All`].
+    pub best_value: BufferId,
+    /// i32 `[batch, head_tiles]`; unused by [`Rows::All`].
+    pub best_id: BufferId,
 }
 
 /// Records the launch.
-pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
+pub fn launch(cx: &LaunchContext<'_>, rows: Rows, buffers: Buffers) -> Launch {
     let shape = cx.shape;
-    let last_row = cx.step.is_prefill() && buffers.candidates.is_some();
+    let (last_row, candidates) = (rows == Rows::Last, rows != Rows::All);
     let args = Args {
         step: cx.step_args(),
         last_row: u32::from(last_row),
-        candidates: u32::from(buffers.candidates.is_some()),
+        candidates: u32::from(candidates),
         hidden: shape.hidden as u32,
         vocab: shape.vocab as u32,
         vocab_used: shape.vocab_used as u32,
@@ -147,20 +150,20 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         Binding::read("weight", buffers.weight, access::whole()),
         Binding::write("logits", buffers.logits, written()),
     ];
-    if let Some(candidates) = buffers.candidates {
-        bindings.push(Binding::write("best_value", candidates.best_value, written()));
-        bindings.push(Binding::write("best_id", candidates.best_id, written()));
+    if candidates {
+        bindings.push(Binding::write("best_value", buffers.best_value, written()));
+        bindings.push(Binding::write("best_id", buffers.best_id, written()));
     }
     let macs = (shape.vocab * shape.hidden) as u64;
-    let rows = if last_row { 1 } else { cx.step.rows() };
+    let most = if last_row { 1 } else { cx.step.rows() };
     Launch::new(
         KERNEL.name,
         cx.layer,
         args,
         bindings,
-        [shape.head_tiles() as u32, rows as u32, 1],
+        [shape.head_tiles() as u32, most as u32, 1],
         128,
-        move |live| 2 * macs * live.rows().len().min(rows) as u64,
+        move |live| 2 * macs * live.rows().len().min(most) as u64,
     )
 }
 

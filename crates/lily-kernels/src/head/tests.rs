@@ -2,16 +2,9 @@
 
 use lily_plan::{RowFormat, RowSegment, Step, Weight, WeightMatrix};
 
-use super::{Buffers, Candidates, launch};
+use super::{Buffers, Rows, launch};
 use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, prefill_steps, small_shapes};
 use crate::shape::ModelShape;
-
-/// Which logits a case asks for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Output {
-    Candidates,
-    EveryRow,
-}
 
 /// All cases of this kernel.
 pub fn cases() -> Vec<Case> {
@@ -19,19 +12,24 @@ pub fn cases() -> Vec<Case> {
     for shape in small_shapes() {
         for step in decode_steps().into_iter().chain(prefill_steps()) {
             for format in [RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16] {
-                cases.push(case(&shape, step, format, Output::Candidates));
+                cases.push(case(&shape, step, format, chosen(step)));
             }
         }
         for step in prefill_steps() {
-            cases.push(case(&shape, step, RowFormat::Q4, Output::EveryRow));
+            cases.push(case(&shape, step, RowFormat::Q4, Rows::All));
         }
     }
     let (step, shape) = (Step::Decode { batch: 3 }, unused_group());
-    cases.push(case(&shape, step, RowFormat::Q4, Output::Candidates));
+    cases.push(case(&shape, step, RowFormat::Q4, Rows::Sequences));
     for step in [step, Step::Prefill { tokens: 7, sequence: 1 }] {
         cases.push(tied(&shape, step, |_, weight| weight));
     }
     cases
+}
+
+/// The rows that end with a choice.
+fn chosen(step: Step) -> Rows {
+    if step.is_prefill() { Rows::Last } else { Rows::Sequences }
 }
 
 /// A vocabulary whose last two groups of 64 hold padding alone.
@@ -39,7 +37,7 @@ fn unused_group() -> ModelShape {
     ModelShape { vocab: 420, vocab_used: 290, ..small_shapes()[0].clone() }
 }
 
-fn case(shape: &ModelShape, step: Step, format: RowFormat, output: Output) -> Case {
+fn case(shape: &ModelShape, step: Step, format: RowFormat, output: Rows) -> Case {
     let mut c = CaseBuilder::new(shape, step);
     c.label(&format!("{format:?}, {output:?}"));
     let (m, hidden, vocab) = (c.rows(), shape.hidden, shape.vocab);
@@ -49,7 +47,7 @@ fn case(shape: &ModelShape, step: Step, format: RowFormat, output: Output) -> Ca
         |i: usize, u: f32| if i.is_multiple_of(32) { 127 } else { (u * 255.0) as i32 - 127 };
     let xn = (0..m * hidden).map(|i| input(i, c.uniform()) as f32 / 64.0).collect();
     let batch = c.session.batch;
-    let rows = if output == Output::EveryRow { m } else { batch };
+    let rows = if output == Rows::All { m } else { batch };
     let groups = [batch, shape.head_tiles()];
     let buffers = Buffers {
         control: c.control(),
@@ -57,19 +55,17 @@ fn case(shape: &ModelShape, step: Step, format: RowFormat, output: Output) -> Ca
         x_ss: c.sums("x_ss", [m, hidden / 8]),
         weight: c.matrix("lm_head", 1, vocab, hidden, format),
         logits: c.f32("logits", [rows, vocab]),
-        candidates: (output == Output::Candidates).then(|| Candidates {
-            best_value: c.f32("best_value", groups),
-            best_id: c.i32("best_id", groups, vec![-9; groups[0] * groups[1]]),
-        }),
+        best_value: c.f32("best_value", groups),
+        best_id: c.i32("best_id", groups, vec![-9; groups[0] * groups[1]]),
     };
-    let launch = launch(&c.context(), buffers);
+    let launch = launch(&c.context(), output, buffers);
     c.build(launch, Tolerance { bf16: 2e-5, int8: 2e-5, ..Tolerance::product(format) })
 }
 
 /// Rows repeat every seven ids, so every group has ties; padding ids have five times the logits.
 /// `change(id, weight)` may replace a weight.
 fn tied(shape: &ModelShape, step: Step, change: impl Fn(usize, f32) -> f32) -> Case {
-    let mut case = case(shape, step, RowFormat::F32, Output::Candidates);
+    let mut case = case(shape, step, RowFormat::F32, chosen(step));
     case.name += ", tied rows";
     let weight = |id: usize, i: usize| {
         let w = ((id % 7 * 31 + i * 17) % 41) as f32 / 41.0 - 0.4;
@@ -162,7 +158,7 @@ mod unit {
     #[test]
     fn a_broken_residual_row_reaches_every_candidate() {
         let shape = small_shapes()[0].clone();
-        let mut case = case(&shape, Step::Decode { batch: 1 }, RowFormat::Q4, Output::Candidates);
+        let mut case = case(&shape, Step::Decode { batch: 1 }, RowFormat::Q4, Rows::Sequences);
         let at = case.plan.buffers().find("x_ss").unwrap().index();
         if let Contents::Float(sums) = &mut case.contents[at] {
             sums[3] = f32::NAN;

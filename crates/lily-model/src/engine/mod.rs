@@ -10,7 +10,7 @@ mod snapshot;
 use std::ops::ControlFlow;
 
 use lily_kernels::{ModelShape, SessionShape};
-use lily_plan::{Device, Launch, PlanId, Weight, Weights, control, read_f32};
+use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
 
 pub use error::EngineError;
 pub use generate::{Finish, Generation};
@@ -39,6 +39,8 @@ pub struct EngineOptions {
     pub all_logits: bool,
     /// Bytes that everything but the weights may take.
     pub memory_limit: Option<u64>,
+    /// Launches to merge; `None` takes what the device wants.
+    pub fusions: Option<Fusions>,
 }
 
 impl Default for EngineOptions {
@@ -51,6 +53,7 @@ impl Default for EngineOptions {
             steps_ahead: 0,
             all_logits: false,
             memory_limit: None,
+            fusions: None,
         }
     }
 }

@@ -57,7 +57,12 @@ impl Engine {
         if let Some(id) = self.plans.ids.get(&key) {
             return Ok(*id);
         }
-        let builder = PlanBuilder::new(&self.shape, &self.session, &self.buffers);
+        let builder = PlanBuilder::new(
+            &self.shape,
+            &self.session,
+            &self.buffers,
+            self.options.fusions.unwrap_or(self.device.fusions()),
+        );
         let plan = Arc::new(match key {
             PlanKey::Decode { splits, choice } => builder.decode(splits, choice)?,
             PlanKey::Prefill { tokens, sequence, end } => builder.prefill(tokens, sequence, end)?,

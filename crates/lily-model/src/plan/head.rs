@@ -19,7 +19,7 @@ impl Recorder<'_> {
             embed::Buffers {
                 control: self.buffers.control,
                 prompt: self.buffers.prompt,
-                table: self.buffers.embed_tokens,
+                weight: self.buffers.embed_tokens,
                 residual,
             },
         ));
@@ -27,7 +27,7 @@ impl Recorder<'_> {
 
     /// End of a decode step: logits of every sequence, and the choice.
     pub(super) fn head(&mut self, choice: Choice) {
-        self.logits_with_candidates();
+        self.logits(head::Rows::Sequences);
         if choice == Choice::Device {
             self.sample();
         }
@@ -36,39 +36,31 @@ impl Recorder<'_> {
     /// End of a prefill chunk.
     pub(super) fn prefill_end(&mut self, end: PrefillEnd) {
         match end {
-            PrefillEnd::More => self.advance(),
+            PrefillEnd::More => {}
             PrefillEnd::Sample => {
-                self.logits_with_candidates();
-                self.sample();
+                self.logits(head::Rows::Last);
+                return self.sample();
             }
-            PrefillEnd::Logits => {
-                self.logits_with_candidates();
-                self.advance();
-            }
-            PrefillEnd::AllLogits => {
-                self.logits(None);
-                self.advance();
-            }
+            PrefillEnd::Logits => self.logits(head::Rows::Last),
+            PrefillEnd::AllLogits => self.logits(head::Rows::All),
         }
+        let control = self.buffers.control;
+        self.push(advance::launch(&self.cx, advance::Buffers { control }));
     }
 
-    /// Logits of every sequence, or of the last row of a chunk, and the best of each group of ids.
-    fn logits_with_candidates(&mut self) {
-        let s = &self.buffers.scratch;
-        self.logits(Some(head::Candidates { best_value: s.best_value, best_id: s.best_id }));
-    }
-
-    fn logits(&mut self, candidates: Option<head::Candidates>) {
+    fn logits(&mut self, rows: head::Rows) {
         let s = &self.buffers.scratch;
         self.push(head::launch(
             &self.cx,
+            rows,
             head::Buffers {
                 control: self.buffers.control,
                 xn: s.xn,
                 x_ss: s.x_ss,
                 weight: self.buffers.lm_head,
                 logits: s.logits,
-                candidates,
+                best_value: s.best_value,
+                best_id: s.best_id,
             },
         ));
     }
@@ -85,10 +77,5 @@ impl Recorder<'_> {
                 output: self.buffers.output,
             },
         ));
-    }
-
-    fn advance(&mut self) {
-        let control = self.buffers.control;
-        self.push(advance::launch(&self.cx, advance::Buffers { control }));
     }
 }

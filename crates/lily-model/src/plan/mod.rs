@@ -8,7 +8,7 @@ mod moe_block;
 mod shape;
 
 use lily_kernels::{LaunchContext, ModelShape, SessionShape};
-use lily_plan::{BufferId, Launch, Plan, PlanError, Step};
+use lily_plan::{BufferId, Fusions, Launch, Plan, PlanError, Step};
 
 pub use buffers::{
     AttentionBuffers, GdnBuffers, LayerBuffers, MatrixBytes, MixerBuffers, Scratch, SessionBuffers,
@@ -54,6 +54,7 @@ pub struct PlanBuilder<'a> {
     shape: &'a ModelShape,
     session: &'a SessionShape,
     buffers: &'a SessionBuffers,
+    fusions: Fusions,
 }
 
 impl<'a> PlanBuilder<'a> {
@@ -62,8 +63,9 @@ impl<'a> PlanBuilder<'a> {
         shape: &'a ModelShape,
         session: &'a SessionShape,
         buffers: &'a SessionBuffers,
+        fusions: Fusions,
     ) -> Self {
-        Self { shape, session, buffers }
+        Self { shape, session, buffers, fusions }
     }
 
     /// One token of every sequence that is awake.
@@ -92,7 +94,7 @@ impl<'a> PlanBuilder<'a> {
     fn recorder(&self, step: Step, splits: usize) -> Recorder<'a> {
         let cx =
             LaunchContext { shape: self.shape, session: self.session, step, layer: None, splits };
-        Recorder { cx, buffers: self.buffers, launches: Vec::new() }
+        Recorder { cx, buffers: self.buffers, fusions: self.fusions, launches: Vec::new() }
     }
 }
 
@@ -100,6 +102,7 @@ impl<'a> PlanBuilder<'a> {
 struct Recorder<'a> {
     cx: LaunchContext<'a>,
     buffers: &'a SessionBuffers,
+    fusions: Fusions,
     launches: Vec<Launch>,
 }
 

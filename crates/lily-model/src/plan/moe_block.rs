@@ -27,16 +27,36 @@ impl Recorder<'_> {
                 router_logits: s.router_logits,
             },
         ));
-        // ids, route [rows, slots]
-        self.push(topk::launch(
-            &self.cx,
-            topk::Buffers { control, router_logits: s.router_logits, ids: s.ids, route: s.route },
-        ));
         let residual = ResidualBuffers { x: s.x, next_norm, xn: s.xn, x_ss: s.x_ss };
         if self.cx.step.is_prefill() {
+            self.topk();
             self.moe_grouped(layer, residual);
-            return;
+        } else if self.fusions.topk {
+            self.moe_slots_fused(layer, residual);
+        } else {
+            self.topk();
+            self.moe_slots(layer, residual);
         }
+    }
+
+    /// ids, route `[rows, slots]`.
+    fn topk(&mut self) {
+        let s = &self.buffers.scratch;
+        self.push(topk::launch(
+            &self.cx,
+            topk::Buffers {
+                control: self.buffers.control,
+                router_logits: s.router_logits,
+                ids: s.ids,
+                route: s.route,
+            },
+        ));
+    }
+
+    /// Every slot of every sequence reads its expert.
+    fn moe_slots(&mut self, layer: &LayerBuffers, residual: ResidualBuffers) {
+        let s = &self.buffers.scratch;
+        let control = self.buffers.control;
         // h [batch, slots, inner]
         self.push(experts_gate_up::launch(
             &self.cx,
@@ -57,6 +77,35 @@ impl Recorder<'_> {
                 h: s.h,
                 ids: s.ids,
                 route: s.route,
+                down: layer.down,
+                residual,
+            },
+        ));
+    }
+
+    /// The same with the choice of experts at the start of both products.
+    fn moe_slots_fused(&mut self, layer: &LayerBuffers, residual: ResidualBuffers) {
+        let s = &self.buffers.scratch;
+        let (control, router_logits) = (self.buffers.control, s.router_logits);
+        // h [batch, slots, inner]
+        self.push(experts_gate_up::launch_fused(
+            &self.cx,
+            experts_gate_up::FusedBuffers {
+                control,
+                xn: s.xn,
+                x_ss: s.x_ss,
+                router_logits,
+                gate_up: layer.gate_up,
+                h: s.h,
+            },
+        ));
+        // x [batch, hidden]
+        self.push(experts_down::launch_fused(
+            &self.cx,
+            experts_down::FusedBuffers {
+                control,
+                h: s.h,
+                router_logits,
                 down: layer.down,
                 residual,
             },

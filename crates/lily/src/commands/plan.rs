@@ -9,7 +9,7 @@ use lily_model::Config;
 use lily_model::plan::{
     Choice, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape, splits,
 };
-use lily_plan::{Live, PlanTable, Precision, control};
+use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
 use crate::args::{PlanArgs, PlanDevice, PlanStep};
 
@@ -40,7 +40,8 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         },
     };
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
-    let builder = PlanBuilder::new(&shape, &session, &buffers);
+    let fusions = Fusions { topk: args.fuse_topk };
+    let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
     let plan = match args.step {
         PlanStep::Decode => builder.decode(splits(end), Choice::Device)?,
         PlanStep::Prefill => builder.prefill(args.tokens, 0, PrefillEnd::Sample)?,
