@@ -42,6 +42,7 @@ kernels! {
     experts_down,
     experts_gate_up,
     gdn_chunk_prepare,
+    gdn_chunk_scan,
     gdn_conv,
     gdn_gate,
     gdn_in,
