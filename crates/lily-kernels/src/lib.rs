@@ -19,6 +19,7 @@ pub mod embed;
 pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
+pub mod gdn_chunk_prepare;
 pub mod gdn_conv;
 pub mod gdn_gate;
 pub mod gdn_in;

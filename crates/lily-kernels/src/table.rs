@@ -43,6 +43,7 @@ kernels! {
     embed,
     experts_down,
     experts_gate_up,
+    gdn_chunk_prepare,
     gdn_conv,
     gdn_gate,
     gdn_in,
