@@ -139,9 +139,9 @@ pub struct PlanArgs {
     /// Sequences decoded together.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub batch: usize,
-    /// Repeat the choice of experts in its two consumers instead of launching it (decode).
-    #[arg(long)]
-    pub fuse_topk: bool,
+    /// Launches of a decode step to merge with a neighbour.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    pub fuse: Vec<Fusion>,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,
@@ -159,6 +159,17 @@ pub enum PlanDevice {
     Metal,
     /// NVIDIA GPUs: bfloat16 matrix inputs and KV cache.
     Cuda,
+}
+
+/// Launches that can be merged.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fusion {
+    /// The choice of experts, into its two consumers.
+    Topk,
+    /// Norm and rotary, into attention.
+    Prepare,
+    /// All of attention over at most 256 keys, into one launch.
+    Short,
 }
 
 /// Steps that `lily plan` knows.

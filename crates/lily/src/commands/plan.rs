@@ -7,12 +7,13 @@ use anyhow::{Context, Result, ensure};
 use lily_kernels::SessionShape;
 use lily_model::Config;
 use lily_model::plan::{
-    Choice, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape, splits,
+    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape,
+    splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
-use crate::args::{PlanArgs, PlanDevice, PlanStep};
+use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
@@ -41,10 +42,10 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         },
     };
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
-    let fusions = Fusions { topk: args.fuse_topk };
+    let fusions = fusions(args);
     let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
     let plan = match args.step {
-        PlanStep::Decode => builder.decode(splits(end), Choice::Device)?,
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
         PlanStep::Prefill => builder.prefill(args.tokens, 0, PrefillEnd::Sample)?,
     };
     let mut control_rows = vec![0; session.batch * control::WORDS];
@@ -67,6 +68,14 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn fusions(args: &PlanArgs) -> Fusions {
+    Fusions {
+        topk: args.fuse.contains(&Fusion::Topk),
+        prepare: args.fuse.contains(&Fusion::Prepare),
+        short: args.fuse.contains(&Fusion::Short),
+    }
 }
 
 /// A model folder, a `config.json`, or the name of a preset.
