@@ -43,8 +43,8 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
                 let weight = |(r, &row): (&f32, &usize)| (end - g[head(row)]).exp() * r;
                 let weights: Vec<f32> = r.iter().zip(chunk).map(weight).collect();
                 for (i, s) in state.iter_mut().enumerate() {
-                    let keys: Vec<f32> = chunk.iter().map(|&row| gk[key(row) + i]).collect();
-                    *s = end.exp() * *s + dot(&weights, &keys);
+                    let update = |(&w, &row): (&f32, &usize)| f64::from(w * gk[key(row) + i]);
+                    *s = end.exp() * *s + weights.iter().zip(chunk).map(update).sum::<f64>() as f32;
                 }
             }
             for (&row, output) in chunk.iter().zip(outputs) {

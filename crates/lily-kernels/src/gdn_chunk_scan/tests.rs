@@ -11,12 +11,13 @@ use crate::shape::{CHUNK, ModelShape};
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        for tokens in [33, 64, 65, 133] {
-            for count in [1, tokens - 2, tokens] {
+        for tokens in [33, 65, 133] {
+            for count in [1, tokens] {
                 cases.push(case(&shape, tokens, [7, 61, count as i32, 0, 0, 99], 0.1));
             }
-            cases.push(case(&shape, tokens, [7, 0, tokens as i32, 0, 0, 99], 0.1));
         }
+        cases.push(case(&shape, 64, [7, 61, 64, 0, 0, 99], 0.1));
+        cases.push(case(&shape, 65, [7, 0, 65, 0, 0, 99], 0.1));
         // 66 tokens with 3 slots: new and old state in one slot.
         cases.push(case(&shape, 70, [7, 61, 66, 0, 0, 99], 0.1));
         cases.push(case(&shape, 70, [7, 61, 70, 0, 0, 99], 40.0));
