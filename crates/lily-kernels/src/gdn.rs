@@ -16,7 +16,7 @@ use lily_plan::{Access, Element, ReferenceIo, Region};
 
 use crate::access;
 use crate::math::{dot, sigmoid, silu, softplus, sum_of_squares};
-use crate::shape::{CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
+use crate::shape::{CHUNK, CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
 
 /// Dimensions inside argument structs.
 #[repr(C)]
@@ -266,6 +266,19 @@ pub fn new_columns(cx: &LaunchContext<'_>) -> Access {
     access::sequences(cx, move |s, position, added| {
         let first = position + added.saturating_sub(kept);
         (first..position + added).map(|p| Region::at([s, p % slots])).collect()
+    })
+}
+
+/// `P` of every chunk: as many columns as the chunk has tokens.
+pub fn chunk_squares(cx: &LaunchContext<'_>) -> Access {
+    let heads = cx.shape.v_heads;
+    Access::new(Region::new([0..cx.step.rows()]), move |live| {
+        let n = live.rows().len();
+        let square = |start: usize| {
+            let end = n.min(start + CHUNK);
+            Region::new([start..end, 0..heads, 0..end - start])
+        };
+        (0..n).step_by(CHUNK).map(square).collect()
     })
 }
 

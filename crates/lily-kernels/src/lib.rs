@@ -2,8 +2,13 @@
 
 pub mod access;
 pub mod advance;
+pub mod attention;
+pub mod attn_flash;
 pub mod attn_in;
+pub mod attn_merge_gate;
 pub mod attn_out;
+pub mod attn_prepare;
+pub mod attn_split;
 pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
@@ -12,6 +17,7 @@ pub mod embed;
 pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
+pub mod gdn_chunk_prepare;
 pub mod gdn_conv;
 pub mod gdn_gate;
 pub mod gdn_in;

@@ -31,12 +31,17 @@ macro_rules! kernels {
 
 kernels! {
     advance,
+    attn_flash,
     attn_in,
+    attn_merge_gate,
     attn_out,
+    attn_prepare,
+    attn_split,
     combine,
     embed,
     experts_down,
     experts_gate_up,
+    gdn_chunk_prepare,
     gdn_conv,
     gdn_gate,
     gdn_in,

@@ -103,18 +103,37 @@ pub fn silu(x: &mut [f32]) {
     silu_body(x);
 }
 
+/// `x ← e^x` with a relative error below 1e-6, for finite x; at least `e^-87`.
+pub fn exp(x: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::available() {
+        // SAFETY: AVX2 and FMA are there.
+        unsafe { avx2::exp(x) };
+        return;
+    }
+    exp_body(x);
+}
+
 /// Without branches, so that the compiler vectorises it for the instruction set of its caller.
+#[inline(always)]
+fn exp_body(x: &mut [f32]) {
+    for x in x {
+        *x = exp_one(*x);
+    }
+}
+
+/// As [`exp_body`].
 #[inline(always)]
 fn silu_body(x: &mut [f32]) {
     for x in x {
-        *x /= 1.0 + exp(-*x);
+        *x /= 1.0 + exp_one(-*x);
     }
 }
 
 /// `e^x` for finite x, held between `e^-87` and `e^88` so that it stays a normal number:
 /// `2^n e^f` with `|f| <= ln(2) / 2` and the Taylor polynomial of degree 7.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp_one(x: f32) -> f32 {
     /// Added to a small number, it leaves its nearest integer in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     /// `ln 2` in two parts: `n` times the first is exact.
@@ -256,6 +275,13 @@ mod avx2 {
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn silu(x: &mut [f32]) {
         super::silu_body(x);
+    }
+
+    /// # Safety
+    /// AVX2 and FMA are there.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn exp(x: &mut [f32]) {
+        super::exp_body(x);
     }
 }
 

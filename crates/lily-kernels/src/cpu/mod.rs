@@ -6,6 +6,7 @@
 
 pub mod delta;
 mod lanes;
+pub mod panel;
 mod product;
 mod project;
 mod shared;
