@@ -1,5 +1,7 @@
 //! Golden models on the CPU: logits, greedy ids, hidden states and traces of an f32 reference.
 
+#![allow(clippy::unwrap_used)]
+
 use std::ops::ControlFlow;
 
 use lily_cpu::Numerics;

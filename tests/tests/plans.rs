@@ -3,10 +3,10 @@
 use lily_kernels::{ModelShape, SessionShape, table};
 use lily_model::Config;
 use lily_model::plan::{
-    Choice, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers, config_matrix_bytes, declare,
-    model_shape, splits,
+    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
+    config_matrix_bytes, declare, model_shape, splits,
 };
-use lily_model::synth::preset;
+use lily_model::synth::{self, preset};
 use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
 
 const CAPACITY: usize = 262_144;
@@ -18,7 +18,8 @@ struct FullSize {
 
 impl FullSize {
     fn new() -> Self {
-        let text = preset("qwen3.6-35b-a3b").expect("the preset").to_string();
+        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
+        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
         let config = Config::from_json(&text, "preset").expect("the preset is supported");
         Self { shape: model_shape(&config), bytes: config_matrix_bytes(&config) }
     }
@@ -45,7 +46,7 @@ impl FullSize {
         let session = self.session(batch, 1);
         let buffers = self.buffers(&session);
         let plan = PlanBuilder::new(&self.shape, &session, &buffers, fusions)
-            .decode(splits(position + 1), Choice::Device)
+            .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
             .expect("a valid plan");
         cost(&plan, position, batch, 1)
     }
@@ -81,9 +82,26 @@ fn decode_stays_within_320_launches_and_310_stages_and_moves_the_stated_bytes() 
         let table = model.decode(position, Fusions::default());
         assert_eq!(table.bytes_read + table.bytes_written, bytes, "at {position}");
     }
-    let fused = model.decode(4096, Fusions { topk: true });
-    assert_eq!((fused.launches, fused.stages), (263, 263));
-    assert_eq!(fused.bytes_read + fused.bytes_written, 1_899_449_604);
+}
+
+#[test]
+fn fusions_take_launches_away() {
+    let model = FullSize::new();
+    let none = Fusions::default();
+    let topk = Fusions { topk: true, ..none };
+    let prepare = Fusions { prepare: true, ..topk };
+    let short = Fusions { short: true, ..prepare };
+    for (fusions, position, launches, bytes) in [
+        (topk, 4096, 263, 1_899_449_604),
+        (prepare, 4096, 253, 1_899_264_964),
+        (short, 4096, 253, 1_899_264_964),
+        // 32 bytes above the reference program, which also merges the embedding.
+        (short, 200, 243, 1_810_888_324),
+    ] {
+        let table = model.decode(position, fusions);
+        assert_eq!((table.launches, table.stages), (launches, launches));
+        assert_eq!(table.bytes_read + table.bytes_written, bytes);
+    }
 }
 
 #[test]
@@ -128,6 +146,8 @@ fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
     let mut used = std::collections::BTreeSet::new();
     let tables = [
         model.decode(4096, Fusions::default()),
+        model.decode(4096, Fusions { prepare: true, ..Fusions::default() }),
+        model.decode(100, Fusions { short: true, ..Fusions::default() }),
         model.prefill(0, 2048, PrefillEnd::Sample),
         model.prefill(0, 16, PrefillEnd::More),
     ];

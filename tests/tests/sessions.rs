@@ -1,5 +1,7 @@
 //! Sessions: whatever path leads to a position, the next logits are those of a cold run.
 
+#![allow(clippy::unwrap_used)]
+
 use std::ops::ControlFlow;
 
 use lily_cpu::Numerics;

@@ -2,6 +2,11 @@
 //! to caches.
 
 pub(crate) mod cpu;
+pub(crate) mod prepared;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
+pub use prepared::{PreparedArgs, PreparedBuffers};
 
 use lily_plan::{Access, Region};
 

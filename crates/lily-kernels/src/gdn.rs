@@ -5,6 +5,8 @@
 //! input column of position `p` in slot `p mod conv_slots`. Nothing is shifted, and as many steps can
 //! be taken back as there are slots to spare. At position 0 neither ring is read.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod claims;
 pub(crate) mod cpu;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod tests;

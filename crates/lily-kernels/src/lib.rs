@@ -8,7 +8,9 @@ pub mod attn_in;
 pub mod attn_merge_gate;
 pub mod attn_out;
 pub mod attn_prepare;
+pub mod attn_short;
 pub mod attn_split;
+pub mod attn_split_prepare;
 pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
@@ -18,6 +20,7 @@ pub mod experts_down;
 pub mod experts_gate_up;
 pub mod gdn;
 pub mod gdn_chunk_prepare;
+pub mod gdn_chunk_scan;
 pub mod gdn_conv;
 pub mod gdn_gate;
 pub mod gdn_in;

@@ -34,6 +34,10 @@ pub struct Fusions {
     /// The choice of experts is repeated at the start of both expert products of a decode step,
     /// instead of a launch of its own in every layer.
     pub topk: bool,
+    /// Norm and rotary of queries, and of the new key, at the start of decode attention.
+    pub prepare: bool,
+    /// Decode attention in one launch while the keys are few; see the plan builder for the limit.
+    pub short: bool,
 }
 
 /// Handle of a plan compiled by a device.

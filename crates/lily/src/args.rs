@@ -27,9 +27,7 @@ pub enum Command {
     )]
     Eval(EvalArgs),
     /// Print the list of kernel launches that a model runs, with bytes and arithmetic.
-    #[command(
-        after_help = "Example:\n  lily plan -m tests/golden/heads --step decode --position 4096"
-    )]
+    #[command(after_help = "Example:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096")]
     Plan(PlanArgs),
     /// Say what a checkpoint folder holds, and whether it is complete and supported.
     #[command(after_help = "Example:\n  lily inspect ~/models/Qwen3.6-35B-A3B-4bit")]
@@ -123,7 +121,7 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, or a config.json: no weights are needed.
+    /// Model folder, config.json, or qwen3.6-35b-a3b: no weights are needed.
     #[arg(short, long)]
     pub model: PathBuf,
     /// Device whose plan is printed.
@@ -141,9 +139,9 @@ pub struct PlanArgs {
     /// Sequences decoded together.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub batch: usize,
-    /// Repeat the choice of experts in its two consumers instead of launching it (decode).
-    #[arg(long)]
-    pub fuse_topk: bool,
+    /// Launches of a decode step to merge with a neighbour.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
+    pub fuse: Vec<Fusion>,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,
@@ -161,6 +159,17 @@ pub enum PlanDevice {
     Metal,
     /// NVIDIA GPUs: bfloat16 matrix inputs and KV cache.
     Cuda,
+}
+
+/// Launches that can be merged.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fusion {
+    /// The choice of experts, into its two consumers.
+    Topk,
+    /// Norm and rotary, into attention.
+    Prepare,
+    /// All of attention over at most 256 keys, into one launch.
+    Short,
 }
 
 /// Steps that `lily plan` knows.

@@ -7,7 +7,6 @@ use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, stop_tokens};
-use lily_plan::Device;
 
 use crate::args::ModelArgs;
 

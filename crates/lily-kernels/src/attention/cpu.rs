@@ -1,10 +1,14 @@
 //! Attention on the CPU: rotary tables, cache elements, and the online softmax.
 
+use std::ops::Range;
+
 use half::bf16;
 
-use super::{RotaryArgs, score_scale};
+use super::prepared::{PreparedArgs, bind};
+use super::{RotaryArgs, blocks, score_scale};
 use crate::cpu::{CpuLaunch, Operand, SharedSlice, Simd};
 use crate::math::rms_scale;
+use crate::shape::StepArgs;
 
 /// Keys that one pass of the online softmax takes at a time; their rows stay in the first-level
 /// cache between the heads.
@@ -58,6 +62,32 @@ impl CacheElement for bf16 {
     }
     fn axpy(simd: Simd, alpha: f32, v: &[bf16], out: &mut [f32]) {
         simd.axpy_bf16(alpha, v, out);
+    }
+}
+
+/// Keys and values of one KV head of a sequence.
+pub(crate) struct Cache<'a, T> {
+    pub(crate) k: SharedSlice<'a, T>,
+    pub(crate) v: SharedSlice<'a, T>,
+    /// First element of position 0.
+    pub(crate) first: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl<'a, T: CacheElement> Cache<'a, T> {
+    /// Elements of some positions.
+    pub(crate) fn span(&self, positions: Range<usize>) -> Range<usize> {
+        self.first + positions.start * self.head_dim..self.first + positions.end * self.head_dim
+    }
+
+    /// Keys and values of some positions.
+    ///
+    /// # Safety
+    /// Nobody writes these rows while the results live.
+    pub(crate) unsafe fn rows(&self, positions: Range<usize>) -> (&'a [T], &'a [T]) {
+        let span = self.span(positions);
+        // SAFETY: the caller rules out writers.
+        unsafe { (self.k.read(span.clone()), self.v.read(span)) }
     }
 }
 
@@ -116,8 +146,8 @@ impl Rotary {
 /// Softmax over keys that come piece by piece, for several queries `[queries, head_dim]` that share
 /// a KV head. The order of the sums depends on the pieces alone.
 pub(crate) struct OnlineSoftmax<'a> {
-    pub(crate) simd: Simd,
-    pub(crate) head_dim: usize,
+    simd: Simd,
+    head_dim: usize,
     /// Largest score so far, `[queries]`.
     pub(crate) max: &'a mut [f32],
     /// Sum of the exponentials, `[queries]`.
@@ -125,15 +155,43 @@ pub(crate) struct OnlineSoftmax<'a> {
     /// Unnormalised output, `[queries, head_dim]`.
     pub(crate) out: &'a mut [f32],
     /// Work space `[queries, PIECE]`.
-    pub(crate) scores: &'a mut [f32],
+    scores: &'a mut [f32],
 }
 
-impl OnlineSoftmax<'_> {
-    /// Before the first key.
-    pub(crate) fn start(&mut self) {
-        self.max.fill(f32::NEG_INFINITY);
-        self.sum.fill(0.0);
-        self.out.fill(0.0);
+impl<'a> OnlineSoftmax<'a> {
+    /// Before the first key; takes its memory from `floats`.
+    pub(crate) fn start(
+        simd: Simd,
+        head_dim: usize,
+        queries: usize,
+        floats: &'a mut Vec<f32>,
+    ) -> Self {
+        floats.resize(queries * (head_dim + PIECE + 2), 0.0);
+        let (out, rest) = floats.split_at_mut(queries * head_dim);
+        let (scores, rest) = rest.split_at_mut(queries * PIECE);
+        let (max, sum) = rest[..2 * queries].split_at_mut(queries);
+        max.fill(f32::NEG_INFINITY);
+        sum.fill(0.0);
+        out.fill(0.0);
+        Self { simd, head_dim, max, sum, out, scores }
+    }
+
+    /// Takes all keys of a range, each seen by every query.
+    ///
+    /// # Safety
+    /// No other tile writes these rows of the cache.
+    pub(crate) unsafe fn absorb_range<T: CacheElement>(
+        &mut self,
+        queries: &[f32],
+        cache: &Cache<'_, T>,
+        range: Range<usize>,
+    ) {
+        for start in range.clone().step_by(PIECE) {
+            let n = PIECE.min(range.end - start);
+            // SAFETY: the caller rules out writers.
+            let (k, v) = unsafe { cache.rows(start..start + n) };
+            self.absorb(queries, k, v, |_| n);
+        }
     }
 
     /// Takes at most [`PIECE`] keys; query `i` sees the first `visible(i)` of them.
@@ -176,4 +234,94 @@ impl OnlineSoftmax<'_> {
             }
         }
     }
+}
+
+impl PreparedArgs {
+    /// CPU: the cache of a KV head of a decode row.
+    pub(crate) fn cache<'a, T: CacheElement>(
+        &self,
+        l: &CpuLaunch<'a>,
+        row: usize,
+        kv_head: usize,
+    ) -> Cache<'a, T> {
+        Cache {
+            k: T::slice(l.operands[bind::K]),
+            v: T::slice(l.operands[bind::V]),
+            first: self.cache_at(row, kv_head),
+            head_dim: self.head_dim(),
+        }
+    }
+
+    /// CPU: prepares the queries of a KV head of a decode row into `queries [group * head_dim]`, and
+    /// stores the new key and value if a `cache` is given. `work` is `[head_dim + rotary_dim]`.
+    ///
+    /// # Safety
+    /// With a cache: the row of this position belongs to the calling tile.
+    pub(crate) unsafe fn prepare_on_cpu<T: CacheElement>(
+        &self,
+        l: &CpuLaunch<'_>,
+        token: Token,
+        cache: Option<&Cache<'_, T>>,
+        queries: &mut [f32],
+        work: &mut [f32],
+    ) {
+        let (dim, group) = (self.head_dim(), self.group());
+        let (key, table) = work.split_at_mut(dim);
+        let rotary = Rotary::new(self.rotary);
+        rotary.table(&rotary.frequencies(), token.position, table);
+        let first = (token.row * self.q_heads as usize + token.kv_head * group) * dim;
+        let raw = (token.row * self.kv_heads as usize + token.kv_head) * dim;
+        // SAFETY: launches with this prologue do not write projections and norms.
+        let (aq, ak, av, q_norm, k_norm) = unsafe {
+            (
+                l.f32(bind::AQ).read(first..first + group * dim),
+                l.f32(bind::AK).read(raw..raw + dim),
+                l.f32(bind::AV).read(raw..raw + dim),
+                l.f32(bind::Q_NORM).read(0..dim),
+                l.f32(bind::K_NORM).read(0..dim),
+            )
+        };
+        for (x, q) in aq.chunks(dim).zip(queries.chunks_mut(dim)) {
+            rotary.apply(l.simd, x, q_norm, table, q);
+        }
+        let Some(cache) = cache else { return };
+        rotary.apply(l.simd, ak, k_norm, table, key);
+        let span = cache.span(token.position..token.position + 1);
+        // SAFETY: the caller owns this row, and nothing refers to it yet.
+        let (k, v) = unsafe { (cache.k.write(span.clone()), cache.v.write(span)) };
+        k.iter_mut().zip(key).for_each(|(to, from)| *to = T::from_f32(*from));
+        v.iter_mut().zip(av).for_each(|(to, from)| *to = T::from_f32(*from));
+    }
+}
+
+/// A KV head of a decode row.
+#[derive(Clone, Copy)]
+pub(crate) struct Token {
+    pub(crate) row: usize,
+    pub(crate) kv_head: usize,
+    pub(crate) position: usize,
+}
+
+/// Row, number of keys and block of the `index`-th block in use of a decode step.
+pub(crate) fn block_place(
+    step: &StepArgs,
+    control: &[i32],
+    splits: usize,
+    mut index: usize,
+) -> (usize, usize, usize) {
+    for row in step.live_rows(control) {
+        let length = step.position_of(control, row) + 1;
+        let used = blocks(length, splits);
+        if index < used {
+            return (row, length, index);
+        }
+        index -= used;
+    }
+    panic!("there is no such block of keys; the control block changed while the launch ran");
+}
+
+/// Blocks in use of all rows of a decode step.
+pub(crate) fn blocks_in_use(step: &StepArgs, control: &[i32], splits: usize) -> usize {
+    let used = |row| blocks(step.position_of(control, row) + 1, splits);
+    step.live_rows(control).into_iter().map(used).sum()
 }

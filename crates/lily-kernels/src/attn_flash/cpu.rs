@@ -4,7 +4,7 @@
 use half::bf16;
 
 use super::{Args, bind};
-use crate::attention::cpu::{CacheElement, OnlineSoftmax, PIECE, is_bf16};
+use crate::attention::cpu::{Cache, CacheElement, OnlineSoftmax, PIECE, is_bf16};
 use crate::cpu::{CpuLaunch, Scratch, part};
 use crate::math::sigmoid;
 
@@ -34,7 +34,12 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     let token_tile = live.len().div_ceil(TILE_TOKENS) - 1 - tile / kv_heads;
     let tokens = &live[part(live.len(), TILE_TOKENS, token_tile)];
     let first_head = tile % kv_heads * group;
-    let cache = a.cache_at(a.step.sequence_of(tokens[0]), tile % kv_heads);
+    let cache = Cache {
+        k: T::slice(l.operands[bind::K]),
+        v: T::slice(l.operands[bind::V]),
+        first: a.cache_at(a.step.sequence_of(tokens[0]), tile % kv_heads),
+        head_dim: dim,
+    };
     let queries = tokens.len() * group;
     let heads_at = |row: usize| (row * a.q_heads as usize + first_head) * dim;
 
@@ -48,19 +53,15 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
             l.f32(bind::Q).read(heads_at(row)..heads_at(row) + group * dim)
         });
     }
-    floats.resize(queries * (dim + PIECE + 2), 0.0);
-    let (out, rest) = floats.split_at_mut(queries * dim);
-    let (scores, rest) = rest.split_at_mut(queries * PIECE);
-    let (max, sum) = rest[..2 * queries].split_at_mut(queries);
-    let mut softmax = OnlineSoftmax { simd: l.simd, head_dim: dim, max, sum, out, scores };
-    softmax.start();
+    let mut softmax = OnlineSoftmax::start(l.simd, dim, queries, floats);
     let first_length = a.step.position_of(control, tokens[0]) + 1;
     let end = first_length + tokens.len() - 1;
     for start in (0..end).step_by(PIECE) {
         let n = PIECE.min(end - start);
-        let keys = cache + start * dim..cache + (start + n) * dim;
-        widen(T::slice(l.operands[bind::K]), keys.clone(), &mut k[..n * dim]);
-        widen(T::slice(l.operands[bind::V]), keys, &mut v[..n * dim]);
+        // SAFETY: the launch does not write the cache.
+        let (keys, values) = unsafe { cache.rows(start..start + n) };
+        k.iter_mut().zip(keys).for_each(|(to, from)| *to = from.to_f32());
+        v.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
         softmax.absorb(q, &k[..n * dim], &v[..n * dim], |i| {
             (first_length + i / group).saturating_sub(start).min(n)
         });
@@ -75,15 +76,4 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
             *att = o / softmax.sum[t * group + i / dim] * sigmoid(*g);
         }
     }
-}
-
-/// Copies cache rows as f32.
-fn widen<T: CacheElement>(
-    cache: crate::cpu::SharedSlice<'_, T>,
-    rows: std::ops::Range<usize>,
-    to: &mut [f32],
-) {
-    // SAFETY: the launch does not write the cache.
-    let from = unsafe { cache.read(rows) };
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_f32());
 }

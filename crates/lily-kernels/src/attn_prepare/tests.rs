@@ -1,9 +1,10 @@
 //! Conformance cases.
 
-use lily_plan::{Element, Step};
+use lily_plan::Step;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, prefill_steps, small_shapes};
+use crate::attention::testing::tolerance;
+use crate::conformance::{Case, CaseBuilder, decode_steps, prefill_steps, small_shapes};
 
 /// Where a case's sequences stand.
 const POSITIONS: [[i32; 6]; 2] = [[5, 0, 0, 0, 3, 99], [7, 159, 0, 0, 0, 99]];
@@ -46,13 +47,4 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(c, Some(&[POSITIONS[0], [7, 0, 5, 0, 0, 99]])));
     }
     cases
-}
-
-/// Two f32 results on both sides of a rounding boundary differ by 2^-8 in a bfloat16 cache. One such
-/// pair among the at least 288 new elements makes 2.3e-4.
-fn tolerance(cache: Element) -> Tolerance {
-    match cache {
-        Element::Bf16 => Tolerance { exact: 5e-4, int8: 5e-4, ..Tolerance::PLAIN },
-        _ => Tolerance::PLAIN,
-    }
 }

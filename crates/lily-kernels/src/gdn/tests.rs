@@ -3,6 +3,7 @@
 use lily_plan::BufferId;
 
 use crate::conformance::CaseBuilder;
+use crate::shape::CHUNK;
 
 /// Queries or keys of length 1, act `[rows, k_heads, k_dim]`.
 pub(crate) fn unit_heads(c: &mut CaseBuilder<'_>, name: &str, rows: usize) -> BufferId {
@@ -27,4 +28,19 @@ pub(crate) fn decays(c: &mut CaseBuilder<'_>, rows: usize, size: f32) -> BufferI
     let heads = c.shape.v_heads;
     let values = (0..rows * heads).map(|_| -size * c.uniform()).collect();
     c.f32_with("log_decay", [rows, heads], values)
+}
+
+/// `chunk_g`, f32 `[rows, v_heads]`: sums of decays in `-size..0`, from the start of each chunk.
+pub(crate) fn chunk_sums(c: &mut CaseBuilder<'_>, rows: usize, size: f32) -> BufferId {
+    let heads = c.shape.v_heads;
+    let mut sums = vec![0.0; heads];
+    let mut values = Vec::new();
+    for row in 0..rows {
+        if row % CHUNK == 0 {
+            sums.fill(0.0);
+        }
+        sums.iter_mut().for_each(|sum| *sum -= size * c.uniform());
+        values.extend_from_slice(&sums);
+    }
+    c.f32_with("chunk_g", [rows, heads], values)
 }

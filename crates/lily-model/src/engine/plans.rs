@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lily_plan::{Plan, PlanId};
+use lily_plan::{Fusions, Plan, PlanId};
 
 use super::{Engine, EngineError, SequenceId};
-use crate::plan::{Choice, PlanBuilder, PrefillEnd, splits};
+use crate::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PlanKey {
-    Decode { splits: usize, choice: Choice },
+    Decode { bucket: LengthBucket, choice: Choice },
     Prefill { tokens: usize, sequence: usize, end: PrefillEnd },
 }
 
@@ -28,14 +28,14 @@ impl PlanCache {
 }
 
 impl Engine {
-    /// The decode plan for a step that starts with `position` tokens in the states. The number of
-    /// splits is a function of the position alone, so that a repeated run sums in the same order.
+    /// The decode plan for a step that starts with `position` tokens in the states.
     pub(crate) fn decode_plan(
         &mut self,
         position: usize,
         choice: Choice,
     ) -> Result<PlanId, EngineError> {
-        self.plan(PlanKey::Decode { splits: splits(position + 1), choice })
+        let bucket = LengthBucket::new(position + 1, self.fusions());
+        self.plan(PlanKey::Decode { bucket, choice })
     }
 
     /// The prefill plan for `count` tokens: of the smallest bucket that holds them.
@@ -53,18 +53,17 @@ impl Engine {
         self.plan(PlanKey::Prefill { tokens, sequence: sequence.0, end })
     }
 
+    fn fusions(&self) -> Fusions {
+        self.options.fusions.unwrap_or(self.device.fusions())
+    }
+
     fn plan(&mut self, key: PlanKey) -> Result<PlanId, EngineError> {
         if let Some(id) = self.plans.ids.get(&key) {
             return Ok(*id);
         }
-        let builder = PlanBuilder::new(
-            &self.shape,
-            &self.session,
-            &self.buffers,
-            self.options.fusions.unwrap_or(self.device.fusions()),
-        );
+        let builder = PlanBuilder::new(&self.shape, &self.session, &self.buffers, self.fusions());
         let plan = Arc::new(match key {
-            PlanKey::Decode { splits, choice } => builder.decode(splits, choice)?,
+            PlanKey::Decode { bucket, choice } => builder.decode(bucket, choice)?,
             PlanKey::Prefill { tokens, sequence, end } => builder.prefill(tokens, sequence, end)?,
         });
         let id = self.device.compile(&plan)?;

@@ -49,6 +49,30 @@ pub fn splits(length: usize) -> usize {
     }
 }
 
+/// Most keys that a decode plan reads in a single launch, where a device wants that.
+pub const SHORT_KEYS: usize = 256;
+
+/// A range of lengths that one decode plan serves. Buckets follow from the position alone, so that
+/// a repeated run sums in the same order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LengthBucket {
+    /// At most [`SHORT_KEYS`] keys, in one launch.
+    Short,
+    /// Keys cut into this many blocks.
+    Split(usize),
+}
+
+impl LengthBucket {
+    /// The bucket of a step that attends to `length` keys.
+    pub fn new(length: usize, fusions: Fusions) -> Self {
+        if fusions.short && length <= SHORT_KEYS {
+            Self::Short
+        } else {
+            Self::Split(splits(length))
+        }
+    }
+}
+
 /// Builds plans over the buffers of a session.
 pub struct PlanBuilder<'a> {
     shape: &'a ModelShape,
@@ -69,9 +93,14 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// One token of every sequence that is awake.
-    pub fn decode(&self, splits: usize, choice: Choice) -> Result<Plan, PlanError> {
+    pub fn decode(&self, bucket: LengthBucket, choice: Choice) -> Result<Plan, PlanError> {
         let step = Step::Decode { batch: self.session.batch };
-        let mut recorder = self.recorder(step, splits.min(self.session.splits));
+        let (splits, short) = match bucket {
+            LengthBucket::Short => (1, true),
+            LengthBucket::Split(splits) => (splits.min(self.session.splits), false),
+        };
+        let mut recorder = self.recorder(step, splits);
+        recorder.short_attention = short;
         recorder.layers();
         recorder.head(choice);
         recorder.finish()
@@ -94,7 +123,13 @@ impl<'a> PlanBuilder<'a> {
     fn recorder(&self, step: Step, splits: usize) -> Recorder<'a> {
         let cx =
             LaunchContext { shape: self.shape, session: self.session, step, layer: None, splits };
-        Recorder { cx, buffers: self.buffers, fusions: self.fusions, launches: Vec::new() }
+        Recorder {
+            cx,
+            buffers: self.buffers,
+            fusions: self.fusions,
+            short_attention: false,
+            launches: Vec::new(),
+        }
     }
 }
 
@@ -103,6 +138,8 @@ struct Recorder<'a> {
     cx: LaunchContext<'a>,
     buffers: &'a SessionBuffers,
     fusions: Fusions,
+    /// Decode attention in one launch.
+    short_attention: bool,
     launches: Vec<Launch>,
 }
 

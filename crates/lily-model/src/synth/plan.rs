@@ -57,6 +57,11 @@ impl SynthPlan {
         self.shards.iter().map(|shard| (shard.name.as_str(), shard.bytes))
     }
 
+    /// `config.json`, complete with its quantisation.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
     /// Number of tensors.
     pub fn tensors(&self) -> usize {
         self.shards.iter().map(|shard| shard.tensors.len()).sum()

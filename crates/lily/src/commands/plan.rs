@@ -3,15 +3,17 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lily_kernels::SessionShape;
 use lily_model::Config;
 use lily_model::plan::{
-    Choice, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape, splits,
+    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape,
+    splits,
 };
+use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
-use crate::args::{PlanArgs, PlanDevice, PlanStep};
+use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
@@ -40,10 +42,10 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         },
     };
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
-    let fusions = Fusions { topk: args.fuse_topk };
+    let fusions = fusions(args);
     let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
     let plan = match args.step {
-        PlanStep::Decode => builder.decode(splits(end), Choice::Device)?,
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
         PlanStep::Prefill => builder.prefill(args.tokens, 0, PrefillEnd::Sample)?,
     };
     let mut control_rows = vec![0; session.batch * control::WORDS];
@@ -68,12 +70,28 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_config(path: &Path) -> Result<Config> {
-    if path.is_dir() {
-        return Ok(Config::read(path)?);
+fn fusions(args: &PlanArgs) -> Fusions {
+    Fusions {
+        topk: args.fuse.contains(&Fusion::Topk),
+        prepare: args.fuse.contains(&Fusion::Prepare),
+        short: args.fuse.contains(&Fusion::Short),
     }
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        anyhow::anyhow!("cannot read {}: {e}; give a model folder or a config.json", path.display())
-    })?;
-    Ok(Config::from_json(&text, path)?)
+}
+
+/// A model folder, a `config.json`, or the name of a preset.
+fn read_config(model: &Path) -> Result<Config> {
+    if model.is_dir() {
+        return Ok(Config::read(model)?);
+    }
+    let text = match model.to_str().and_then(preset) {
+        Some(preset) if !model.exists() => synth::plan(&preset, 0)?.config().to_string(),
+        _ => std::fs::read_to_string(model).with_context(|| {
+            format!(
+                "cannot read {}; give a model folder, a config.json, or one of {}",
+                model.display(),
+                PRESETS.join(", ")
+            )
+        })?,
+    };
+    Ok(Config::from_json(&text, model)?)
 }

@@ -10,6 +10,9 @@ use super::portable::group_scale;
 use crate::cpu::lanes::LANES;
 use crate::cpu::simd::avx2::{load, load_bf16, store, sum};
 
+/// How far ahead of the codes in use memory is asked for, in bytes: a few rows of 2,048 weights.
+const AHEAD: usize = 2048;
+
 /// Rounds a group to 8 bits, as the portable body.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn quantise(values: &[f32; GROUP], to: GroupCodes<'_>) {
@@ -104,42 +107,81 @@ fn int8_groups<const T: usize, const BYTES: usize>(
     tokens: &[Token<'_>; T],
 ) -> [f32; T] {
     let codes = row.codes.as_chunks::<BYTES>().0;
+    let (groups, blocks) = (codes.len(), codes.len().div_ceil(LANES));
+    // Scales and biases of eight groups at a time; those of the last few are filled up.
+    let (scales, last_scales) = row.scales.as_chunks::<{ 2 * LANES }>();
+    let (biases, last_biases) = row.biases.as_chunks::<{ 2 * LANES }>();
+    let last = [last_scales, last_biases].map(fill_up);
+    // Checked once here, so that the loops below need not.
+    assert!(row.scales.len() == 2 * groups && row.biases.len() == 2 * groups);
+    for t in tokens {
+        let fits = t.codes.len() == groups && t.scales.len() == blocks && t.sums.len() == blocks;
+        assert!(fits, "inputs of {groups} groups");
+    }
     // Even and odd groups are summed apart, which hides the latency of an FMA.
-    let mut sums = [[_mm256_setzero_ps(); 2]; T];
-    for (block, codes) in codes.chunks(LANES).enumerate() {
-        let scales = load_bf16(&eight_values(row.scales, block));
-        let biases = load_bf16(&eight_values(row.biases, block));
+    let mut even = [_mm256_setzero_ps(); T];
+    let mut odd = [_mm256_setzero_ps(); T];
+    for block in 0..blocks {
+        let first = block * LANES;
+        let (scales, biases) = match block < scales.len() {
+            true => (&scales[block], &biases[block]),
+            false => (&last[0], &last[1]),
+        };
+        prefetch(codes[first].as_ptr(), LANES * BYTES);
+        prefetch(scales.as_ptr(), 1);
+        prefetch(biases.as_ptr(), 1);
+        let (scales, biases) = (load_bf16(scales), load_bf16(biases));
         let mut factors = [[0f32; LANES]; T];
         for t in 0..T {
-            let token = &tokens[t];
-            store(&mut factors[t], _mm256_mul_ps(scales, load(&token.scales[block])));
-            sums[t][0] = _mm256_fmadd_ps(biases, load(&token.sums[block]), sums[t][0]);
+            // SAFETY: the inputs have `blocks` of both.
+            let (d, sums) = unsafe {
+                (tokens[t].scales.get_unchecked(block), tokens[t].sums.get_unchecked(block))
+            };
+            store(&mut factors[t], _mm256_mul_ps(scales, load(d)));
+            even[t] = _mm256_fmadd_ps(biases, load(sums), even[t]);
         }
-        let inputs: [&[[i8; GROUP]]; T] =
-            std::array::from_fn(|t| &tokens[t].codes[block * LANES..][..codes.len()]);
-        for (g, codes) in codes.iter().enumerate() {
-            let group = unpack(codes);
+        let add = |sums: &mut [__m256; T], g: usize| {
+            // SAFETY: `first + g` is below `groups`, and `g` below eight.
+            let group = unpack(unsafe { codes.get_unchecked(first + g) });
             for t in 0..T {
-                let dots = _mm256_cvtepi32_ps(dots::<BYTES>(group, &inputs[t][g]));
-                let factor = _mm256_set1_ps(factors[t][g]);
-                sums[t][g % 2] = _mm256_fmadd_ps(dots, factor, sums[t][g % 2]);
+                // SAFETY: as above; the row of inputs has as many groups.
+                let (inputs, factor) = unsafe {
+                    (tokens[t].codes.get_unchecked(first + g), factors[t].get_unchecked(g))
+                };
+                let dots = _mm256_cvtepi32_ps(dots::<BYTES>(group, inputs));
+                sums[t] = _mm256_fmadd_ps(dots, _mm256_set1_ps(*factor), sums[t]);
             }
+        };
+        let n = LANES.min(groups - first);
+        for g in (0..n - n % 2).step_by(2) {
+            add(&mut even, g);
+            add(&mut odd, g + 1);
+        }
+        if n % 2 == 1 {
+            add(&mut even, n - 1);
         }
     }
-    std::array::from_fn(|t| sum(_mm256_add_ps(sums[t][0], sums[t][1])))
+    std::array::from_fn(|t| sum(_mm256_add_ps(even[t], odd[t])))
 }
 
-/// Eight bfloat16 values of a row's scales or biases, zeros past the end.
+/// Values of the last groups, then zeros. Apart from the loop, whose registers a call would cost.
+#[inline(never)]
+fn fill_up(bytes: &[u8]) -> [u8; 2 * LANES] {
+    let mut padded = [0; 2 * LANES];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
+}
+
+/// Asks for memory that comes `AHEAD` bytes after the rows in use: the processor's own prefetch is
+/// slow to follow rows whose codes, scales and biases lie apart.
 #[inline]
-fn eight_values(bytes: &[u8], block: usize) -> [u8; 2 * LANES] {
-    let rest = &bytes[block * 2 * LANES..];
-    match rest.first_chunk() {
-        Some(whole) => *whole,
-        None => {
-            let mut padded = [0; 2 * LANES];
-            padded[..rest.len()].copy_from_slice(rest);
-            padded
-        }
+#[target_feature(enable = "avx2,fma")]
+fn prefetch(from: *const u8, bytes: usize) {
+    const LINE: usize = 64;
+    for line in 0..bytes.div_ceil(LINE) {
+        let address = from.wrapping_add(AHEAD + line * LINE);
+        // SAFETY: a prefetch may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
 }
 

@@ -1,0 +1,144 @@
+//! Measures products of packed rows: `cargo run --release -p lily-cpu --example product`.
+//!
+//! One token: GB/s of packed rows (codes, scales, biases) of a matrix larger than the caches, and of
+//! plain reads of as many bytes. Several tokens: 10^9 multiply-adds a second. Each thread has its
+//! part of the rows and is timed piece by piece; the rates of the median pieces are added up, so that
+//! other programs that take the processor for a while do not count.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use bytes::Bytes;
+use lily_kernels::cpu::{Inputs, Numerics, Simd, product_rows};
+use lily_plan::{GROUP, RowFormat, RowRef, RowSegment, WeightMatrix};
+
+/// Reduction length of Qwen3.6-35B-A3B's projections.
+const K: usize = 2048;
+/// Rows: 151 MB of 4-bit weights, more than any last-level cache here.
+const ROWS: usize = 131_072;
+/// Rows multiplied together.
+const BLOCK: usize = 8;
+
+/// Rows timed together: 0.3 MB of 4-bit weights, some tens of microseconds.
+const PIECE: usize = 256;
+
+fn main() {
+    let simd = Simd::detect();
+    println!("{:?}, {ROWS} rows of {K}", simd.level());
+    for format in [RowFormat::Q4, RowFormat::Q8] {
+        let m = matrix(format);
+        let (name, row_gb) = (format.name(), format.row_bytes(K) as f64 / 1e9);
+        for threads in [1, 2] {
+            let rate = row_gb * rows_per_second(threads, 5, |rows| read(&m, rows));
+            println!("{name} read, {threads} threads: {rate:.1} GB/s");
+            for numerics in [Numerics::Int8, Numerics::Exact] {
+                let inputs = inputs(numerics, 1);
+                let multiply = |rows| multiply(simd, &m, &inputs, rows);
+                let rate = row_gb * rows_per_second(threads, 5, multiply);
+                println!("{name} {numerics:?} 1 token, {threads} threads: {rate:.1} GB/s");
+            }
+        }
+        let many = [4, 32].map(|t| [Numerics::Int8, Numerics::Exact].map(|n| (t, n)));
+        for (tokens, numerics) in many.into_iter().flatten() {
+            let inputs = inputs(numerics, tokens);
+            for threads in [1, 2] {
+                let multiply = |rows| multiply(simd, &m, &inputs, rows);
+                let rate = (K * tokens) as f64 * rows_per_second(threads, 1, multiply) / 1e9;
+                println!(
+                    "{name} {numerics:?} {tokens} tokens, {threads} threads: {rate:.1} GMAC/s"
+                );
+            }
+        }
+    }
+}
+
+/// Every stored byte is different noise; all rows of a block lie side by side.
+fn matrix(format: RowFormat) -> WeightMatrix {
+    let mut state = 1u64;
+    let mut noise = |n: usize| -> Bytes {
+        let words = (0..n / 8).flat_map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state ^ (state >> 29)).to_le_bytes()
+        });
+        words.collect::<Vec<u8>>().into()
+    };
+    // bfloat16 0.0078: the exponent of a usual scale.
+    let values = || Bytes::from([0x00, 0x3c].repeat(ROWS * K / GROUP));
+    let segment = RowSegment {
+        tensor: "noise".into(),
+        format,
+        experts: 0..1,
+        first_row: 0,
+        row_step: 1,
+        rows: ROWS,
+        source_row: 0,
+        expert_stride: ROWS,
+        codes: noise(ROWS * format.code_bytes(K)),
+        scales: values(),
+        biases: values(),
+    };
+    WeightMatrix::new(1, ROWS, K, vec![segment]).expect("one segment of all rows")
+}
+
+fn inputs(numerics: Numerics, tokens: usize) -> Inputs {
+    let mut inputs = Inputs::default();
+    inputs.clear(numerics, K);
+    for t in 0..tokens {
+        let row: Vec<f32> = (0..K).map(|i| ((i * 37 + t * 11) % 101) as f32 - 50.0).collect();
+        inputs.push(&row, 0.02);
+    }
+    inputs
+}
+
+/// Goes through each thread's part of the rows, piece by piece.
+fn rows_per_second(
+    threads: usize,
+    passes: usize,
+    work: impl Fn(Range<usize>) -> f32 + Sync,
+) -> f64 {
+    let share = ROWS / threads;
+    let part = |t: usize| {
+        let mut seconds: Vec<f64> = Vec::new();
+        for _ in 0..passes {
+            for first in (t * share..(t + 1) * share).step_by(PIECE) {
+                let start = Instant::now();
+                std::hint::black_box(work(first..first + PIECE));
+                seconds.push(start.elapsed().as_secs_f64());
+            }
+        }
+        seconds.sort_by(f64::total_cmp);
+        PIECE as f64 / seconds[seconds.len() / 2]
+    };
+    std::thread::scope(|scope| {
+        let part = &part;
+        let others: Vec<_> = (1..threads).map(|t| scope.spawn(move || part(t))).collect();
+        let first = part(0);
+        others.into_iter().map(|t| t.join().expect("a piece does not panic")).sum::<f64>() + first
+    })
+}
+
+fn multiply(simd: Simd, m: &WeightMatrix, inputs: &Inputs, rows: Range<usize>) -> f32 {
+    let mut out = vec![0.0; BLOCK * inputs.tokens()];
+    let mut total = 0.0;
+    for first in rows.step_by(BLOCK) {
+        let block: [RowRef<'_>; BLOCK] = std::array::from_fn(|i| m.row(0, first + i));
+        product_rows(simd, &block, inputs, &mut out);
+        total += out[0];
+    }
+    total
+}
+
+/// What memory gives: as many bytes of the codes as the rows have with scales and biases.
+fn read(m: &WeightMatrix, rows: Range<usize>) -> f32 {
+    let codes = &m.segments()[0].codes;
+    let row_bytes = m.segments()[0].format.row_bytes(K);
+    let bytes = rows.len() * row_bytes;
+    let begin = (rows.start * row_bytes) % (codes.len() - bytes);
+    let mut sums = [0u64; 16];
+    for block in codes[begin..begin + bytes].as_chunks::<8>().0.as_chunks::<16>().0 {
+        for (sum, word) in sums.iter_mut().zip(block) {
+            *sum = sum.wrapping_add(u64::from_le_bytes(*word));
+        }
+    }
+    sums.iter().fold(0u64, |a, &b| a.wrapping_add(b)) as f32
+}
