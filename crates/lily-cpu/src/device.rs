@@ -140,7 +140,7 @@ impl Device for CpuDevice {
     fn precision(&self) -> Precision {
         match self.options.numerics {
             Numerics::Exact => Precision::EXACT,
-            Numerics::Int8 => Precision { act: Element::F32, kv: Element::Bf16 },
+            Numerics::Int8 => crate::DEFAULT_PRECISION,
         }
     }
 

@@ -15,8 +15,10 @@ use crate::shape::{LaunchContext, Mixer, ModelShape, SessionShape};
 use crate::table;
 
 mod builder;
+mod face;
 
 pub use builder::{CaseBuilder, decode_steps, prefill_steps, small_shapes};
+pub use face::{run_face, run_reference};
 
 /// Largest relative rms difference of any written buffer.
 #[derive(Clone, Copy, Debug)]

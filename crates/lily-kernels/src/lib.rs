@@ -1,14 +1,44 @@
 //! Kernels: one folder for each, holding everything about it.
 
 pub mod access;
+pub mod advance;
+pub mod attention;
+pub mod attn_flash;
+pub mod attn_in;
+pub mod attn_merge_gate;
+pub mod attn_out;
+pub mod attn_prepare;
+pub mod attn_short;
+pub mod attn_split;
+pub mod attn_split_prepare;
+pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 pub mod cpu;
+pub mod embed;
+pub mod experts_down;
+pub mod experts_gate_up;
+pub mod gdn;
+pub mod gdn_chunk_prepare;
+pub mod gdn_chunk_scan;
+pub mod gdn_conv;
+pub mod gdn_gate;
 pub mod gdn_in;
+pub mod gdn_out;
+pub mod gdn_scan;
+pub mod gdn_step;
+pub mod group_experts;
+pub mod grouped_down;
+pub mod grouped_gate_up;
+pub mod head;
 pub mod math;
 pub mod residual;
+pub mod router;
+pub mod routing;
+pub mod sample;
 mod shape;
 pub mod table;
+pub mod topk;
 
 pub use shape::{
     CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,

@@ -15,8 +15,50 @@ pub struct Kernel {
     pub cpu: CpuFace,
 }
 
-/// All kernels.
-pub const KERNELS: &[Kernel] = &[crate::gdn_in::KERNEL];
+/// One line for each kernel folder.
+macro_rules! kernels {
+    ($($kernel:ident,)*) => {
+        /// All kernels.
+        pub const KERNELS: &[Kernel] = &[$(crate::$kernel::KERNEL),*];
+
+        /// Conformance cases of all kernels.
+        #[cfg(any(test, feature = "testing"))]
+        pub fn cases() -> Vec<crate::conformance::Case> {
+            [$(crate::$kernel::tests::cases()),*].into_iter().flatten().collect()
+        }
+    };
+}
+
+kernels! {
+    advance,
+    attn_flash,
+    attn_in,
+    attn_merge_gate,
+    attn_out,
+    attn_prepare,
+    attn_short,
+    attn_split,
+    attn_split_prepare,
+    combine,
+    embed,
+    experts_down,
+    experts_gate_up,
+    gdn_chunk_prepare,
+    gdn_chunk_scan,
+    gdn_conv,
+    gdn_gate,
+    gdn_in,
+    gdn_out,
+    gdn_scan,
+    gdn_step,
+    group_experts,
+    grouped_down,
+    grouped_gate_up,
+    head,
+    router,
+    sample,
+    topk,
+}
 
 /// Finds a kernel by name.
 pub fn find(name: &str) -> Option<&'static Kernel> {
@@ -26,10 +68,4 @@ pub fn find(name: &str) -> Option<&'static Kernel> {
 /// Finds the reference of a kernel by name.
 pub fn reference(name: &str) -> Option<ReferenceFn> {
     find(name).map(|k| k.reference)
-}
-
-/// Conformance cases of all kernels.
-#[cfg(any(test, feature = "testing"))]
-pub fn cases() -> Vec<crate::conformance::Case> {
-    [crate::gdn_in::tests::cases()].into_iter().flatten().collect()
 }

@@ -28,6 +28,18 @@ impl Precision {
     pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16 };
 }
 
+/// Launches that a device wants merged with a neighbour. The results are the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fusions {
+    /// The choice of experts is repeated at the start of both expert products of a decode step,
+    /// instead of a launch of its own in every layer.
+    pub topk: bool,
+    /// Norm and rotary of queries, and of the new key, at the start of decode attention.
+    pub prepare: bool,
+    /// Decode attention in one launch while the keys are few; see the plan builder for the limit.
+    pub short: bool,
+}
+
 /// Handle of a plan compiled by a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanId(pub usize);
@@ -95,6 +107,11 @@ pub trait Device: Send {
 
     /// Element types this device wants; the plan builder declares buffers with them.
     fn precision(&self) -> Precision;
+
+    /// Launches that this device wants merged; none unless a measurement says so.
+    fn fusions(&self) -> Fusions {
+        Fusions::default()
+    }
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;

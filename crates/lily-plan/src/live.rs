@@ -12,8 +12,13 @@ pub mod control {
     pub const POSITION: usize = 1;
     /// Valid tokens of a prefill chunk.
     pub const COUNT: usize = 2;
-    /// Not 0: every launch leaves this sequence alone.
+    /// Not 0: every launch leaves this sequence alone. The device sets [`ENDED`] or [`NON_FINITE`].
     pub const HALT: usize = 3;
+    /// In [`HALT`]: a stop id was chosen, the limit is reached or the cache is full.
+    pub const ENDED: i32 = 1;
+    /// In [`HALT`]: a logit was NaN, or the largest was infinite. No token was chosen; position,
+    /// produced and the output ring are as they were.
+    pub const NON_FINITE: i32 = 2;
     /// Tokens chosen so far.
     pub const PRODUCED: usize = 4;
     /// Halts when this many tokens are chosen.

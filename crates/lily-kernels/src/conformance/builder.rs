@@ -178,6 +178,21 @@ impl<'a> CaseBuilder<'a> {
         self.random_floats(name, self.session.precision.act, shape.into())
     }
 
+    /// A buffer of matrix inputs with given contents.
+    pub fn act_with(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        mut values: Vec<f32>,
+    ) -> BufferId {
+        let element = self.session.precision.act;
+        if element == Element::Bf16 {
+            values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32());
+        }
+        self.contents.push(Contents::Float(values));
+        self.buffers.add(BufferKind::Scratch, name, element, shape)
+    }
+
     /// A buffer of keys or values.
     pub fn kv(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
         self.random_floats(name, self.session.precision.kv, shape.into())

@@ -4,7 +4,9 @@
 //! order. The executor (`lily-cpu`) asks for the number of tiles once, before the launch starts, and
 //! then runs them all.
 
+pub mod delta;
 mod lanes;
+pub mod panel;
 mod product;
 mod project;
 mod shared;

@@ -1,0 +1,147 @@
+//! Steps that the attention kernels share: norm and rotary of a head, blocks of keys, and the access
+//! to caches.
+
+pub(crate) mod cpu;
+pub(crate) mod prepared;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod testing;
+
+pub use prepared::{PreparedArgs, PreparedBuffers};
+
+use lily_plan::{Access, Region};
+
+use crate::access;
+use crate::math::{dot, rms_scale, rotary, sum_of_squares};
+use crate::shape::LaunchContext;
+
+/// Keys of one block are a multiple of this, so that a block is whole tiles on every device.
+pub const BLOCK_KEYS: usize = 32;
+
+/// Keys of one block when `length` keys are cut into at most `splits` blocks; all blocks but the last
+/// are full.
+pub fn block_keys(length: usize, splits: usize) -> usize {
+    BLOCK_KEYS * length.max(1).div_ceil(BLOCK_KEYS * splits)
+}
+
+/// Blocks in use for `length` keys, at most `splits`.
+pub fn blocks(length: usize, splits: usize) -> usize {
+    length.div_ceil(block_keys(length, splits))
+}
+
+/// Norm and rotary of a head, inside argument structs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct RotaryArgs {
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Leading elements that are rotated; element `i` pairs with `i + rotary_dim / 2`.
+    pub rotary_dim: u32,
+    /// Base of the angles.
+    pub theta: f32,
+    /// Eps of RMSNorm.
+    pub rms_eps: f32,
+}
+
+impl RotaryArgs {
+    /// From the model's shape.
+    pub fn new(cx: &LaunchContext<'_>) -> Self {
+        Self {
+            head_dim: cx.shape.head_dim as u32,
+            rotary_dim: cx.shape.rotary_dim as u32,
+            theta: cx.shape.rope_theta as f32,
+            rms_eps: cx.shape.rms_eps,
+        }
+    }
+
+    /// Reference: `rms(x) ∘ weight`, then rotary at a position.
+    pub(crate) fn norm_rotate(&self, x: &[f32], weight: &[f32], position: usize) -> Vec<f32> {
+        let (head_dim, half) = (self.head_dim as usize, self.rotary_dim as usize / 2);
+        let scale = rms_scale(sum_of_squares(x), head_dim, self.rms_eps);
+        let mut y: Vec<f32> = x.iter().zip(weight).map(|(x, w)| x * scale * w).collect();
+        for i in 0..half {
+            let (cos, sin) = rotary(position, i, 2 * half, f64::from(self.theta));
+            (y[i], y[i + half]) = (y[i] * cos - y[i + half] * sin, y[i + half] * cos + y[i] * sin);
+        }
+        y
+    }
+}
+
+/// Scale of the scores of heads of `head_dim` elements.
+pub fn score_scale(head_dim: usize) -> f32 {
+    1.0 / (head_dim as f32).sqrt()
+}
+
+/// Rows of the cache `[batch, kv_heads, capacity, head_dim]` that this step adds.
+pub(crate) fn new_keys(cx: &LaunchContext<'_>) -> Access {
+    let kv_heads = cx.shape.kv_heads;
+    access::sequences(cx, move |s, position, added| {
+        vec![Region::new([s..s + 1, 0..kv_heads, position..position + added])]
+    })
+}
+
+/// Rows of the cache up to and with those of this step.
+pub(crate) fn keys(cx: &LaunchContext<'_>) -> Access {
+    let kv_heads = cx.shape.kv_heads;
+    access::sequences(cx, move |s, position, added| {
+        vec![Region::new([s..s + 1, 0..kv_heads, 0..position + added])]
+    })
+}
+
+/// Blocks in use of a partial result `[batch, q_heads, splits, …]`.
+pub(crate) fn parts(cx: &LaunchContext<'_>) -> Access {
+    let (q_heads, splits) = (cx.shape.q_heads, cx.splits);
+    Access::new(Region::new([0..cx.step.rows()]), move |live| {
+        let used =
+            |(&row, length)| Region::new([row..row + 1, 0..q_heads, 0..blocks(length, splits)]);
+        live.rows().iter().zip(live.lengths()).map(used).collect()
+    })
+}
+
+/// Reference: one block of keys for one query. `keys` and `values` are `[keys, head_dim]`. Returns
+/// the unnormalised output, the largest score and the sum of the exponentials.
+pub(crate) fn attend(q: &[f32], keys: &[f32], values: &[f32]) -> (Vec<f32>, f32, f32) {
+    let head_dim = q.len();
+    let scale = score_scale(head_dim);
+    let scores: Vec<f32> = keys.chunks(head_dim).map(|k| dot(q, k) * scale).collect();
+    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = scores.iter().map(|s| f64::from(s - max).exp()).collect();
+    let mut out = vec![0f64; head_dim];
+    for (w, v) in weights.iter().zip(values.chunks(head_dim)) {
+        out.iter_mut().zip(v).for_each(|(o, v)| *o += w * f64::from(*v));
+    }
+    (out.iter().map(|&o| o as f32).collect(), max, weights.iter().sum::<f64>() as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_all_keys_and_all_but_the_last_are_full() {
+        for splits in [1, 3, 4, 64, 128] {
+            for length in (1..700).chain([4096, 32_768, 262_144]) {
+                let (keys, n) = (block_keys(length, splits), blocks(length, splits));
+                assert!(keys.is_multiple_of(32) && n >= 1 && n <= splits);
+                assert!((n - 1) * keys < length && length <= n * keys);
+            }
+        }
+        assert_eq!((block_keys(4097, 64), blocks(4097, 64)), (96, 43));
+    }
+
+    #[test]
+    fn rotation_keeps_the_norm_and_depends_on_distance_alone() {
+        let a = RotaryArgs { head_dim: 64, rotary_dim: 16, theta: 1e7, rms_eps: 1e-6 };
+        let x: Vec<f32> = (0..64).map(|i| ((i * 37 % 19) as f32 - 9.0) / 7.0).collect();
+        let y: Vec<f32> = (0..64).map(|i| ((i * 23 % 17) as f32 - 8.0) / 5.0).collect();
+        let ones = [1.0; 64];
+        let score = |p, q| dot(&a.norm_rotate(&x, &ones, p), &a.norm_rotate(&y, &ones, q));
+        let near = score(3, 1);
+        for p in [100, 262_100] {
+            assert!((score(p + 2, p) - near).abs() < 1e-4 * near.abs().max(1.0));
+        }
+        let rotated = a.norm_rotate(&x, &ones, 262_143);
+        assert!((sum_of_squares(&rotated) - 64.0).abs() < 1e-3);
+        assert_eq!(rotated[16..], a.norm_rotate(&x, &ones, 0)[16..]);
+        assert_ne!(rotated[..16], a.norm_rotate(&x, &ones, 0)[..16]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Causal attention of a prefill chunk over the cache, with the gate:
+//! `att = σ(gate) ∘ softmax(q · Kᵀ / sqrt(head_dim)) · V`.
+//!
+//! Token t of the chunk sees the keys of all positions up to its own. Online softmax in f32; devices
+//! that multiply in bfloat16 round the unnormalised probabilities to act. The result is rounded to
+//! act.
+//! Mapping: a threadgroup owns 64 (token, query head) pairs of one KV head, so short chunks fill
+//! tiles and keys are shared.
+
+mod cpu;
+mod reference;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
+
+use lily_plan::{Binding, BufferId, Launch};
+
+use crate::access;
+use crate::attention;
+use crate::cpu::CpuFace;
+use crate::shape::{LaunchContext, StepArgs};
+use crate::table::Kernel;
+
+/// Table entry.
+pub const KERNEL: Kernel = Kernel {
+    name: "attn_flash",
+    reference: reference::run,
+    cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+};
+
+/// Arguments of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Args {
+    /// The step.
+    pub step: StepArgs,
+    /// Query heads.
+    pub q_heads: u32,
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Width of a head.
+    pub head_dim: u32,
+    /// Positions of the KV cache.
+    pub capacity: u32,
+}
+
+impl Args {
+    /// Query heads that share a KV head.
+    fn group(&self) -> usize {
+        (self.q_heads / self.kv_heads) as usize
+    }
+
+    /// First element of a KV head in the cache.
+    fn cache_at(&self, sequence: usize, head: usize) -> usize {
+        (sequence * self.kv_heads as usize + head) * (self.capacity * self.head_dim) as usize
+    }
+}
+
+/// Indices of the bindings.
+mod bind {
+    pub const CONTROL: usize = 0;
+    pub const Q: usize = 1;
+    pub const GATE: usize = 2;
+    pub const K: usize = 3;
+    pub const V: usize = 4;
+    pub const ATT: usize = 5;
+}
+
+/// Buffers of a launch.
+pub struct Buffers {
+    /// i32 `[batch, 8]`.
+    pub control: BufferId,
+    /// act `[rows, q_heads, head_dim]`.
+    pub q: BufferId,
+    /// act `[rows, q_heads, head_dim]`.
+    pub gate: BufferId,
+    /// kv `[batch, kv_heads, capacity, head_dim]`.
+    pub k: BufferId,
+    /// kv `[batch, kv_heads, capacity, head_dim]`.
+    pub v: BufferId,
+    /// act `[rows, q_width]`.
+    pub att: BufferId,
+}
+
+/// Records the launch.
+pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
+    let shape = cx.shape;
+    let args = Args {
+        step: cx.step_args(),
+        q_heads: shape.q_heads as u32,
+        kv_heads: shape.kv_heads as u32,
+        head_dim: shape.head_dim as u32,
+        capacity: cx.session.capacity as u32,
+    };
+    let bindings = vec![
+        Binding::read("control", buffers.control, access::sequence_rows(cx)),
+        Binding::read("q", buffers.q, access::rows(cx)),
+        Binding::read("gate", buffers.gate, access::rows(cx)),
+        Binding::read("k", buffers.k, attention::keys(cx)),
+        Binding::read("v", buffers.v, attention::keys(cx)),
+        Binding::write("att", buffers.att, access::rows(cx)),
+    ];
+    let flops = 4 * shape.q_width() as u64;
+    let tiles = (cx.step.rows() * shape.group()).div_ceil(64);
+    Launch::new(
+        KERNEL.name,
+        cx.layer,
+        args,
+        bindings,
+        [shape.kv_heads as u32, tiles as u32, 1],
+        128,
+        move |live| flops * live.lengths().iter().sum::<usize>() as u64,
+    )
+}

@@ -1,0 +1,47 @@
+//! Conformance cases.
+
+use lily_plan::Step;
+
+use super::{Buffers, launch};
+use crate::conformance::{Case, CaseBuilder, Tolerance, prefill_steps, small_shapes};
+
+/// All cases of this kernel. Keys behind the chunk are poisoned by the check itself.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in small_shapes() {
+        let case = |mut c: CaseBuilder<'_>, row: Option<[i32; 6]>| {
+            let (m, batch, dim) = (c.rows(), c.session.batch, shape.head_dim);
+            let cache = [batch, shape.kv_heads, c.session.capacity, dim];
+            let control = match row {
+                Some(row) => c.control_rows(&[[5, 37, 0, 0, 3, 99], row]),
+                None => c.control(),
+            };
+            let buffers = Buffers {
+                control,
+                q: c.act("q", [m, shape.q_heads, dim]),
+                gate: c.act("gate", [m, shape.q_heads, dim]),
+                k: c.kv("k", cache),
+                v: c.kv("v", cache),
+                att: c.act("att", [m, shape.q_width()]),
+            };
+            let launch = launch(&c.context(), buffers);
+            c.build(launch, Tolerance::PLAIN)
+        };
+        for step in prefill_steps() {
+            cases.push(case(CaseBuilder::new(&shape, step), None));
+            cases.push(case(CaseBuilder::new(&shape, step).bf16_cache(), None));
+        }
+        let step = Step::Prefill { tokens: 70, sequence: 1 };
+        for (label, row) in [
+            ("from position 0", [7, 0, 70, 0, 0, 99]),
+            ("a single token at position 0", [7, 0, 1, 0, 0, 99]),
+            ("to the last position", [7, 90, 70, 0, 0, 99]),
+            ("halted", [7, 61, 70, 1, 0, 99]),
+        ] {
+            let mut c = CaseBuilder::new(&shape, step);
+            c.label(label);
+            cases.push(case(c, Some(row)));
+        }
+    }
+    cases
+}

@@ -1,0 +1,31 @@
+//! CPU face: blocks of matrix rows, the input prepared once for each block.
+
+use super::{Args, bind};
+use crate::cpu::{CpuLaunch, Projection, Scratch};
+
+fn projection(a: &Args) -> Projection {
+    Projection {
+        step: a.step,
+        control: bind::CONTROL,
+        xn: bind::XN,
+        x_ss: bind::X_SS,
+        weight: bind::WEIGHT,
+        hidden: a.hidden as usize,
+        ss_tiles: a.ss_tiles as usize,
+        ss_stride: a.ss_stride as usize,
+        rms_eps: a.rms_eps,
+    }
+}
+
+pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
+    projection(&l.args()).tiles(l)
+}
+
+pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
+    let a: Args = l.args();
+    projection(&a).run(l, tile, scratch, |out, row, value| {
+        let (binding, at) = a.place(out, row);
+        // SAFETY: this (matrix row, input row) pair belongs to this tile alone.
+        unsafe { l.f32(binding).write(at..at + 1)[0] = value };
+    });
+}

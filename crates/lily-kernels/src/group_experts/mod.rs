@@ -1,0 +1,83 @@
+//! Groups the (token, slot) pairs of a step by expert for the grouped products: a stable counting
+//! sort, so that within an expert the tokens stand in order; then the list of tiles of at most
+//! [`GROUPED_TILE_ROWS`](crate::GROUPED_TILE_ROWS) sorted rows of one expert.
+//!
+//! The shared expert's rows, the tokens in order, follow the routed ones. The whole work list is
+//! written: entries behind the last tile are zero, and rows = 0 ends the list. One threadgroup: each
+//! simdgroup counts its contiguous share of the pairs, a scan over (expert, simdgroup) gives the
+//! places, a second pass fills them; never by arrival.
+
+mod cpu;
+mod reference;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
+
+use lily_plan::{Binding, BufferId, Launch};
+
+use crate::access;
+use crate::cpu::CpuFace;
+use crate::routing::{RoutingArgs, session_work_entries, sorted_rows};
+use crate::shape::{LaunchContext, StepArgs};
+use crate::table::Kernel;
+
+/// Table entry.
+pub const KERNEL: Kernel = Kernel {
+    name: "group_experts",
+    reference: reference::run,
+    cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+};
+
+/// Arguments of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Args {
+    /// The step.
+    pub step: StepArgs,
+    /// Experts.
+    pub routing: RoutingArgs,
+    /// Entries of the work list.
+    pub entries: u32,
+}
+
+/// Indices of the bindings.
+mod bind {
+    pub const CONTROL: usize = 0;
+    pub const IDS: usize = 1;
+    pub const ROW_TOKEN: usize = 2;
+    pub const ROW_SLOT: usize = 3;
+    pub const WORK: usize = 4;
+}
+
+/// Buffers of a launch.
+pub struct Buffers {
+    /// i32 `[batch, 8]`.
+    pub control: BufferId,
+    /// i32 `[rows, slots]`; the shared expert's slot is not looked at.
+    pub ids: BufferId,
+    /// i32 `[rows · slots]`: row of scratch of each sorted row.
+    pub row_token: BufferId,
+    /// i32 `[rows · slots]`: slot of each sorted row.
+    pub row_slot: BufferId,
+    /// i32 `[work_entries(rows), 4]`: expert, first sorted row, rows, 0.
+    pub work: BufferId,
+}
+
+/// Records the launch.
+pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
+    let args = Args {
+        step: cx.step_args(),
+        routing: RoutingArgs::new(cx.shape),
+        entries: session_work_entries(cx) as u32,
+    };
+    let bindings = vec![
+        Binding::read("control", buffers.control, access::sequence_rows(cx)),
+        Binding::read("ids", buffers.ids, access::rows(cx)),
+        Binding::write("row_token", buffers.row_token, sorted_rows(cx)),
+        Binding::write("row_slot", buffers.row_slot, sorted_rows(cx)),
+        Binding::write("work", buffers.work, access::whole()),
+    ];
+    let flops = 10 * cx.shape.slots() as u64;
+    Launch::new(KERNEL.name, cx.layer, args, bindings, [1, 1, 1], 1024, move |live| {
+        flops * live.rows().len() as u64
+    })
+}

@@ -1,0 +1,36 @@
+//! Conformance cases.
+
+use lily_plan::RowFormat;
+
+use super::{Buffers, launch};
+use crate::conformance::{Case, CaseBuilder, Tolerance, small_shapes};
+use crate::routing::testing::{PATTERNS, control, groups, steps};
+
+/// All cases of this kernel; equal routing gives entries of several tiles and empty experts.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for shape in small_shapes() {
+        for (step, pattern) in steps().into_iter().flat_map(|s| PATTERNS.map(|p| (s, p))) {
+            for format in [RowFormat::Q4, RowFormat::Bf16] {
+                let mut c = CaseBuilder::new(&shape, step);
+                c.label(&format!("{pattern:?}"));
+                let (m, hidden, inner) = (c.rows(), shape.hidden, shape.inner);
+                let rows = m * shape.slots();
+                let (control, live) = control(&mut c, step);
+                let groups = groups(&mut c, pattern, &live);
+                let buffers = Buffers {
+                    control,
+                    xn: c.act("xn", [m, hidden]),
+                    x_ss: c.sums("x_ss", [m, hidden / 8]),
+                    work: c.i32("work", [groups.work.len() / 4, 4], groups.work),
+                    row_token: c.i32("row_token", [rows], groups.row_token),
+                    gate_up: c.matrix("gate_up", shape.experts + 1, 2 * inner, hidden, format),
+                    hs: c.act("hs", [rows, inner]),
+                };
+                let launch = launch(&c.context(), buffers);
+                cases.push(c.build(launch, Tolerance::product(format)));
+            }
+        }
+    }
+    cases
+}

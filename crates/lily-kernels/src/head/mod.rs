@@ -1,0 +1,182 @@
+//! LM head: `logits = (xn · Wᵀ) / rms(x)`, and the best id of every group of matrix rows.
+//!
+//! [`Rows`] says which rows are computed and where their results go. Logits are f32 and written in
+//! full, padding ids included.
+//!
+//! A group of `head_rows` ids leaves one candidate: the largest logit of the ids below `vocab_used`,
+//! the lowest id on ties; a group without such an id leaves −inf and its first id. If a logit that
+//! could be chosen is NaN, the group's candidate is NaN with the id of the first, so that `sample`
+//! sees it.
+//! Mapping: a threadgroup owns one group of one row. The norm's weight is already in `xn`.
+
+mod cpu;
+mod reference;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
+
+use lily_plan::{Access, Binding, BufferId, Launch, Region};
+
+use crate::access;
+use crate::cpu::CpuFace;
+use crate::shape::{LaunchContext, StepArgs};
+use crate::table::Kernel;
+
+/// Table entry.
+pub const KERNEL: Kernel = Kernel {
+    name: "head",
+    reference: reference::run,
+    cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+};
+
+/// Arguments of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Args {
+    /// The step.
+    pub step: StepArgs,
+    /// 1: only the last live row, results in row 0. 0: every live row, results in the same row.
+    pub last_row: u32,
+    /// 1: candidates are written.
+    pub candidates: u32,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Rows of the matrix.
+    pub vocab: u32,
+    /// Ids that may become candidates.
+    pub vocab_used: u32,
+    /// Matrix rows of one candidate.
+    pub head_rows: u32,
+    /// Partial sums of squares of a residual row.
+    pub ss_tiles: u32,
+    /// Partial sums of squares from one row to the next.
+    pub ss_stride: u32,
+    /// Eps of RMSNorm.
+    pub rms_eps: f32,
+}
+
+impl Args {
+    /// Input row and output row of everything that is computed.
+    fn rows(&self, control: &[i32]) -> Vec<(usize, usize)> {
+        let live = self.step.live_rows(control);
+        match self.last_row {
+            0 => live.into_iter().map(|row| (row, row)).collect(),
+            _ => live.last().map(|&row| (row, 0)).into_iter().collect(),
+        }
+    }
+
+    /// Best logit and id of the group that starts at `first`.
+    fn candidate(&self, first: usize, logits: &[f32]) -> (f32, i32) {
+        let usable = (self.vocab_used as usize).saturating_sub(first).min(logits.len());
+        let mut best = (f32::NEG_INFINITY, first);
+        for (i, &logit) in logits[..usable].iter().enumerate() {
+            if logit.is_nan() {
+                return (logit, (first + i) as i32);
+            }
+            if logit > best.0 {
+                best = (logit, first + i);
+            }
+        }
+        (best.0, best.1 as i32)
+    }
+}
+
+/// Indices of the bindings.
+mod bind {
+    pub const CONTROL: usize = 0;
+    pub const XN: usize = 1;
+    pub const X_SS: usize = 2;
+    pub const WEIGHT: usize = 3;
+    pub const LOGITS: usize = 4;
+    /// Only with candidates.
+    pub const BEST_VALUE: usize = 5;
+    /// Only with candidates.
+    pub const BEST_ID: usize = 6;
+}
+
+/// Which rows are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Decode: every live sequence, results in its row.
+    Sequences,
+    /// Prefill: the last live token, results in row 0.
+    Last,
+    /// Teacher-forced evaluation: every live token, results in its row; no candidates.
+    All,
+}
+
+/// Buffers of a launch.
+pub struct Buffers {
+    /// i32 `[batch, 8]`.
+    pub control: BufferId,
+    /// act `[rows, hidden]`.
+    pub xn: BufferId,
+    /// f32 `[rows, hidden / 8]`.
+    pub x_ss: BufferId,
+    /// matrix `[vocab, hidden]`.
+    pub weight: BufferId,
+    /// f32 `[logit_rows, vocab]`; [`Rows::All`] needs a row for each row of the step.
+    pub logits: BufferId,
+    /// f32 `[batch, head_tiles]`; unused by [`Rows::All`].
+    pub best_value: BufferId,
+    /// i32 `[batch, head_tiles]`; unused by [`Rows::All`].
+    pub best_id: BufferId,
+}
+
+/// Records the launch.
+pub fn launch(cx: &LaunchContext<'_>, rows: Rows, buffers: Buffers) -> Launch {
+    let shape = cx.shape;
+    let (last_row, candidates) = (rows == Rows::Last, rows != Rows::All);
+    let args = Args {
+        step: cx.step_args(),
+        last_row: u32::from(last_row),
+        candidates: u32::from(candidates),
+        hidden: shape.hidden as u32,
+        vocab: shape.vocab as u32,
+        vocab_used: shape.vocab_used as u32,
+        head_rows: shape.head_rows() as u32,
+        ss_tiles: cx.ss_tiles() as u32,
+        ss_stride: (shape.hidden / 8) as u32,
+        rms_eps: shape.rms_eps,
+    };
+    let (xn, x_ss) = match last_row {
+        true => (last_live_row(cx), last_live_row(cx)),
+        false => (access::rows(cx), access::ss(cx)),
+    };
+    let written = || if last_row { first_row() } else { access::rows(cx) };
+    let mut bindings = vec![
+        Binding::read("control", buffers.control, access::sequence_rows(cx)),
+        Binding::read("xn", buffers.xn, xn),
+        Binding::read("x_ss", buffers.x_ss, x_ss),
+        Binding::read("weight", buffers.weight, access::whole()),
+        Binding::write("logits", buffers.logits, written()),
+    ];
+    if candidates {
+        bindings.push(Binding::write("best_value", buffers.best_value, written()));
+        bindings.push(Binding::write("best_id", buffers.best_id, written()));
+    }
+    let macs = (shape.vocab * shape.hidden) as u64;
+    let most = if last_row { 1 } else { cx.step.rows() };
+    Launch::new(
+        KERNEL.name,
+        cx.layer,
+        args,
+        bindings,
+        [shape.head_tiles() as u32, most as u32, 1],
+        128,
+        move |live| 2 * macs * live.rows().len().min(most) as u64,
+    )
+}
+
+/// The last live row of a chunk.
+fn last_live_row(cx: &LaunchContext<'_>) -> Access {
+    Access::new(Region::new([0..cx.step.rows()]), |live| {
+        live.rows().last().map(|&row| Region::at([row])).into_iter().collect()
+    })
+}
+
+/// Row 0, if any row lives.
+fn first_row() -> Access {
+    Access::new(Region::at([0]), |live| {
+        if live.rows().is_empty() { Vec::new() } else { vec![Region::at([0])] }
+    })
+}

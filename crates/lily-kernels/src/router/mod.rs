@@ -1,0 +1,99 @@
+//! Router of an expert block: `logits = ((x ∘ post_norm) · Wᵀ) / rms(x)`, in f32 throughout.
+//!
+//! Row `experts` of the matrix is the gate of the shared expert. The input is the f32 residual, not
+//! its copy `xn`, and it is never rounded to 8 bits: a different logit may choose a different expert.
+//! Decode: a threadgroup owns 2 matrix rows, because the matrix is small and latency decides.
+//! Prefill: 64 matrix rows and 32 tokens.
+
+mod cpu;
+mod reference;
+#[cfg(any(test, feature = "testing"))]
+pub mod tests;
+
+use lily_plan::{Binding, BufferId, Launch, Step};
+
+use crate::access;
+use crate::cpu::CpuFace;
+use crate::shape::{LaunchContext, StepArgs};
+use crate::table::Kernel;
+
+/// Table entry.
+pub const KERNEL: Kernel = Kernel {
+    name: "router",
+    reference: reference::run,
+    cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+};
+
+/// Arguments of a launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Args {
+    /// The step.
+    pub step: StepArgs,
+    /// Width of the residual stream.
+    pub hidden: u32,
+    /// Routed experts; there is one row of the matrix more.
+    pub experts: u32,
+    /// Partial sums of squares of a residual row.
+    pub ss_tiles: u32,
+    /// Partial sums of squares from one row to the next.
+    pub ss_stride: u32,
+    /// Eps of RMSNorm.
+    pub rms_eps: f32,
+}
+
+/// Indices of the bindings.
+mod bind {
+    pub const CONTROL: usize = 0;
+    pub const X: usize = 1;
+    pub const X_SS: usize = 2;
+    pub const POST_NORM: usize = 3;
+    pub const WEIGHT: usize = 4;
+    pub const LOGITS: usize = 5;
+}
+
+/// Buffers of a launch.
+pub struct Buffers {
+    /// i32 `[batch, 8]`.
+    pub control: BufferId,
+    /// f32 `[rows, hidden]`.
+    pub x: BufferId,
+    /// f32 `[rows, hidden / 8]`.
+    pub x_ss: BufferId,
+    /// f32 `[hidden]`.
+    pub post_norm: BufferId,
+    /// matrix `[experts + 1, hidden]`.
+    pub weight: BufferId,
+    /// f32 `[rows, experts + 1]`.
+    pub router_logits: BufferId,
+}
+
+/// Records the launch.
+pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
+    let shape = cx.shape;
+    let args = Args {
+        step: cx.step_args(),
+        hidden: shape.hidden as u32,
+        experts: shape.experts as u32,
+        ss_tiles: cx.ss_tiles() as u32,
+        ss_stride: (shape.hidden / 8) as u32,
+        rms_eps: shape.rms_eps,
+    };
+    let bindings = vec![
+        Binding::read("control", buffers.control, access::sequence_rows(cx)),
+        Binding::read("x", buffers.x, access::rows(cx)),
+        Binding::read("x_ss", buffers.x_ss, access::ss(cx)),
+        Binding::read("post_norm", buffers.post_norm, access::whole()),
+        Binding::read("weight", buffers.weight, access::whole()),
+        Binding::write("router_logits", buffers.router_logits, access::rows(cx)),
+    ];
+    let rows = shape.experts + 1;
+    let grid = match cx.step {
+        Step::Decode { batch } => [rows.div_ceil(2) as u32, batch as u32, 1],
+        Step::Prefill { tokens, .. } => [rows.div_ceil(64) as u32, tokens.div_ceil(32) as u32, 1],
+    };
+    let macs = (rows * shape.hidden) as u64;
+    Launch::new(KERNEL.name, cx.layer, args, bindings, grid, cx.projection_threads(), move |live| {
+        2 * macs * live.rows().len() as u64
+    })
+}

@@ -1,0 +1,23 @@
+//! The oracle.
+
+use lily_plan::{ReferenceIo, control};
+
+use super::{Args, Row, bind, choose};
+
+pub(super) fn run(io: &mut ReferenceIo<'_>) {
+    let a: Args = io.args();
+    let (control, stop_ids) = (io.i32(bind::CONTROL), io.i32(bind::STOP_IDS));
+    let (values, ids) = (io.f32(bind::BEST_VALUE), io.i32(bind::BEST_ID));
+    let tiles = a.head_tiles as usize;
+    for (row, sequence) in a.rows(&control) {
+        let mut was: Row = [0; control::WORDS];
+        was.copy_from_slice(&control[sequence * control::WORDS..][..control::WORDS]);
+        let candidates = row * tiles..(row + 1) * tiles;
+        let token = choose(&values[candidates.clone()], &ids[candidates]);
+        let stops = &stop_ids[sequence * control::STOP_IDS..][..control::STOP_IDS];
+        if let Some(token) = token {
+            io.store_i32(bind::OUTPUT, a.ring_at(sequence, &was), [token]);
+        }
+        io.store_i32(bind::CONTROL, sequence * control::WORDS, a.next(was, token, stops));
+    }
+}

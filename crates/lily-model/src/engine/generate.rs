@@ -1,0 +1,218 @@
+//! The generation loop.
+
+use std::ops::ControlFlow;
+
+use lily_plan::{control, read_i32, write_i32};
+
+use super::{Engine, EngineError, OUTPUT_RING, SequenceId};
+use crate::plan::{Choice, PrefillEnd};
+use crate::sampling::{Sampling, TokenCounts};
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// Most tokens to choose.
+    pub limit: usize,
+    /// Tokens that end the text; they are handed out like any other.
+    pub stop_ids: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token was chosen.
+    Stop(u32),
+    /// `limit` tokens were chosen, or the context is full.
+    Length,
+    /// The caller asked for it.
+    Cancelled,
+}
+
+impl Engine {
+    /// Feeds `prompt`, then chooses tokens until a stop token, the limit, or `on_token` breaks.
+    ///
+    /// Afterwards the states hold the prompt and all chosen tokens but the last, which is pending:
+    /// exactly as if the sequence had run to that point and no further.
+    pub fn generate(
+        &mut self,
+        sequence: SequenceId,
+        prompt: &[u32],
+        generation: &Generation,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Finish, EngineError> {
+        generation.sampling.validate()?;
+        if generation.limit == 0 {
+            self.prefill(sequence, prompt, PrefillEnd::More)?;
+            return Ok(Finish::Length);
+        }
+        let on_device =
+            generation.sampling.is_plain_greedy() && generation.stop_ids.len() <= control::STOP_IDS;
+        if on_device {
+            self.generate_on_device(sequence, prompt, generation, on_token)
+        } else {
+            self.generate_on_host(sequence, prompt, generation, on_token)
+        }
+    }
+
+    /// Greedy: the device chooses, stops by itself, and may run ahead of what the host has read.
+    fn generate_on_device(
+        &mut self,
+        sequence: SequenceId,
+        prompt: &[u32],
+        generation: &Generation,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Finish, EngineError> {
+        self.set_stops(sequence, generation)?;
+        self.prefill(sequence, prompt, PrefillEnd::Sample)?;
+        let start = self.sequence(sequence)?.position();
+        let mut submitted = 0;
+        for read in 0.. {
+            let token = self.chosen(sequence, start, read)?;
+            let position = start + read;
+            if let Some(finish) = self.finish_after(generation, token, read + 1, position, on_token)
+            {
+                self.settle(sequence, position, token)?;
+                return Ok(finish);
+            }
+            if read == 0 {
+                self.sequences[sequence.0].control[control::HALT] = 0;
+                self.write_control(sequence)?;
+            }
+            while submitted <= read + self.options.steps_ahead {
+                self.submit_step(sequence, start + submitted)?;
+                submitted += 1;
+            }
+            self.sequences[sequence.0].tokens.push(token);
+        }
+        Ok(Finish::Length)
+    }
+
+    /// Samples on the host, one step at a time.
+    fn generate_on_host(
+        &mut self,
+        sequence: SequenceId,
+        prompt: &[u32],
+        generation: &Generation,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<Finish, EngineError> {
+        let mut counts = TokenCounts::default();
+        self.sequence(sequence)?.tokens.iter().for_each(|&t| counts.add_prompt(t));
+        prompt.iter().for_each(|&t| counts.add_prompt(t));
+        self.prefill(sequence, prompt, PrefillEnd::Logits)?;
+        for produced in 1.. {
+            let position = self.sequence(sequence)?.position();
+            let logits = self.logits(sequence)?;
+            let token =
+                generation.sampling.choose(&logits, self.shape.vocab_used, &counts, position)?;
+            counts.add_produced(token);
+            self.sequences[sequence.0].pending = Some(token);
+            if let Some(finish) = self.finish_after(generation, token, produced, position, on_token)
+            {
+                return Ok(finish);
+            }
+            self.step(sequence, token)?;
+        }
+        Ok(Finish::Length)
+    }
+
+    /// Hands out a token; says whether it is the last. `position` tokens are in the states.
+    fn finish_after(
+        &self,
+        generation: &Generation,
+        token: u32,
+        produced: usize,
+        position: usize,
+        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+    ) -> Option<Finish> {
+        let cancelled = on_token(token).is_break();
+        if generation.stop_ids.contains(&token) {
+            Some(Finish::Stop(token))
+        } else if produced >= generation.limit || position >= self.session.capacity {
+            Some(Finish::Length)
+        } else if cancelled {
+            Some(Finish::Cancelled)
+        } else {
+            None
+        }
+    }
+
+    /// Writes limit and stop list, and starts counting.
+    fn set_stops(
+        &mut self,
+        sequence: SequenceId,
+        generation: &Generation,
+    ) -> Result<(), EngineError> {
+        let mut ids = [control::NO_ID; control::STOP_IDS];
+        for (to, &id) in ids.iter_mut().zip(&generation.stop_ids) {
+            *to = i32::try_from(id).unwrap_or(control::NO_ID);
+        }
+        self.sequence(sequence)?;
+        let first = sequence.0 * control::STOP_IDS;
+        write_i32(self.device.as_mut(), self.buffers.stop_ids, first, &ids)?;
+        let row = &mut self.sequences[sequence.0].control;
+        row[control::PRODUCED] = 0;
+        row[control::LIMIT] = i32::try_from(generation.limit).unwrap_or(i32::MAX);
+        self.write_control(sequence)
+    }
+
+    /// Submits a decode step; `position` tokens are in the states before it.
+    fn submit_step(&mut self, sequence: SequenceId, position: usize) -> Result<(), EngineError> {
+        let plan = self.decode_plan(position.min(self.session.capacity - 1), Choice::Device)?;
+        let result = self.device.submit(plan);
+        if result.is_err() {
+            self.sequences[sequence.0].fail();
+        }
+        Ok(result?)
+    }
+
+    /// The `index`-th chosen token; `start` tokens were in the states when the first was chosen.
+    fn chosen(
+        &mut self,
+        sequence: SequenceId,
+        start: usize,
+        index: usize,
+    ) -> Result<u32, EngineError> {
+        if index > 0 {
+            self.read_control(sequence)?;
+        }
+        let row = self.sequences[sequence.0].control;
+        let slot = sequence.0 * OUTPUT_RING + index % OUTPUT_RING;
+        let token = read_i32(self.device.as_mut(), self.buffers.output, slot, 1)?[0];
+        match u32::try_from(token) {
+            Ok(token) if row[control::PRODUCED] as usize > index => Ok(token),
+            // The device halts before the host does only where it met a NaN.
+            _ => {
+                self.sequences[sequence.0].fail();
+                self.write_control(sequence)?;
+                Err(EngineError::NotFinite { position: start + index })
+            }
+        }
+    }
+
+    /// Puts the sequence to sleep at `position` with `pending` as the next token; steps that ran
+    /// beyond it are taken back.
+    fn settle(
+        &mut self,
+        sequence: SequenceId,
+        position: usize,
+        pending: u32,
+    ) -> Result<(), EngineError> {
+        self.device.wait()?;
+        let generated = position > self.sequence(sequence)?.oldest;
+        self.read_control(sequence)?;
+        let run_ahead = self.session.run_ahead;
+        let state = &mut self.sequences[sequence.0];
+        let reached = state.control[control::POSITION] as usize;
+        state.oldest = state.oldest.max(reached.saturating_sub(run_ahead));
+        state.pending = Some(pending);
+        if generated {
+            state.logits_row = sequence.0;
+        }
+        state.control[control::POSITION] = position as i32;
+        state.control[control::TOKEN] = pending as i32;
+        state.control[control::HALT] = 1;
+        self.write_control(sequence)
+    }
+}

@@ -1,0 +1,352 @@
+//! The engine: a model on a device, its sequences, and their states.
+
+mod error;
+mod generate;
+mod memory;
+mod plans;
+mod sequence;
+mod snapshot;
+
+use std::ops::ControlFlow;
+
+use lily_kernels::{ModelShape, SessionShape};
+use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
+
+pub use error::EngineError;
+pub use generate::{Finish, Generation};
+pub use memory::{MemoryPlan, largest_context};
+pub use sequence::SequenceId;
+pub use snapshot::Snapshot;
+
+use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
+use plans::PlanCache;
+use sequence::Sequence;
+
+/// How an engine is set up. All memory follows from these numbers and is reserved at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineOptions {
+    /// Positions of a sequence.
+    pub context: usize,
+    /// Sequences.
+    pub batch: usize,
+    /// Largest prefill chunk, in tokens.
+    pub chunk: usize,
+    /// Steps that can be taken back.
+    pub run_ahead: usize,
+    /// Steps submitted before the first of them is read; at most `run_ahead`.
+    pub steps_ahead: usize,
+    /// Keeps the logits of every prefill row, for teacher-forced evaluation.
+    pub all_logits: bool,
+    /// Bytes that everything but the weights may take.
+    pub memory_limit: Option<u64>,
+    /// Launches to merge; `None` takes what the device wants.
+    pub fusions: Option<Fusions>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            context: 4096,
+            batch: 1,
+            chunk: 512,
+            run_ahead: 1,
+            steps_ahead: 0,
+            all_logits: false,
+            memory_limit: None,
+            fusions: None,
+        }
+    }
+}
+
+/// Ids of the output ring; more than any device runs ahead.
+const OUTPUT_RING: usize = 64;
+/// Tokens of the first forward pass that proves a model usable.
+const PROBE_TOKENS: u32 = 4;
+
+/// A model on a device.
+pub struct Engine {
+    device: Box<dyn Device>,
+    shape: ModelShape,
+    session: SessionShape,
+    options: EngineOptions,
+    buffers: SessionBuffers,
+    plans: PlanCache,
+    sequences: Vec<Sequence>,
+}
+
+impl Engine {
+    /// Sets up a model: checks memory, allocates, binds the weights, and proves by a first forward
+    /// pass that they give finite numbers.
+    pub fn new(
+        mut device: Box<dyn Device>,
+        shape: ModelShape,
+        weights: Weights,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        let session = session_shape(&shape, &options, device.as_ref())?;
+        check_memory(&shape, &session, options.memory_limit)?;
+        let buffers = declare(&shape, &session, &matrix_bytes(&weights));
+        device.allocate(&buffers.table, weights)?;
+        let mut engine = Self {
+            device,
+            shape,
+            session,
+            options,
+            buffers,
+            plans: PlanCache::default(),
+            sequences: (0..options.batch).map(|_| Sequence::closed()).collect(),
+        };
+        for sequence in 0..options.batch {
+            engine.write_control(SequenceId(sequence))?;
+        }
+        engine.probe()?;
+        Ok(engine)
+    }
+
+    /// Dimensions of the model.
+    pub fn shape(&self) -> &ModelShape {
+        &self.shape
+    }
+
+    /// Dimensions of the session.
+    pub fn session(&self) -> &SessionShape {
+        &self.session
+    }
+
+    /// Name of the device.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// The first forward pass: a few tokens, then one step. Refuses what is not finite.
+    fn probe(&mut self) -> Result<(), EngineError> {
+        let tokens = PROBE_TOKENS.min(self.session.capacity.saturating_sub(1) as u32).max(1);
+        let ids: Vec<u32> = (0..tokens).map(|i| i % self.shape.vocab_used as u32).collect();
+        let sequence = self.open()?;
+        self.prefill(sequence, &ids, PrefillEnd::Logits)?;
+        let logits = self.logits(sequence)?;
+        self.close(sequence);
+        match logits[..self.shape.vocab_used].iter().find(|l| !l.is_finite()) {
+            None => Ok(()),
+            Some(value) => Err(EngineError::Probe { what: format!("the logit {value}") }),
+        }
+    }
+
+    /// Feeds tokens to a sequence in bounded chunks. With [`PrefillEnd::Sample`] the device chooses
+    /// the next token, which is pending afterwards.
+    pub fn prefill(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        end: PrefillEnd,
+    ) -> Result<(), EngineError> {
+        self.prefill_chunks(sequence, ids, end, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`prefill`](Self::prefill); `after_chunk` gets the number of tokens fed so far and may
+    /// stop the work early, which leaves the sequence at that position.
+    pub fn prefill_chunks(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        end: PrefillEnd,
+        after_chunk: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<(), EngineError> {
+        self.check_input(sequence, ids)?;
+        let chunk = self.session.tokens;
+        let mut fed = 0;
+        for part in ids.chunks(chunk) {
+            let last = fed + part.len() == ids.len();
+            let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
+            let plan = self.prefill_plan(sequence, part.len(), end)?;
+            self.start_chunk(sequence, part)?;
+            self.submit(sequence, plan)?;
+            self.finish_chunk(sequence, part, end)?;
+            fed += part.len();
+            if after_chunk(fed).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Teacher-forced evaluation: `rows(first index, logits)` gets the logits of consecutive inputs,
+    /// `[n, vocab]`. Needs an engine with `all_logits`.
+    pub fn evaluate(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        rows: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.check_input(sequence, ids)?;
+        let chunk = self.session.tokens.min(self.session.logit_rows);
+        for (i, part) in ids.chunks(chunk).enumerate() {
+            self.prefill(sequence, part, PrefillEnd::AllLogits)?;
+            let count = part.len() * self.shape.vocab;
+            let logits = read_f32(self.device.as_mut(), self.buffers.scratch.logits, 0, count)?;
+            rows(i * chunk, &logits);
+        }
+        Ok(())
+    }
+
+    /// Feeds one chunk launch by launch; `after(launch, device)` may read any buffer in between.
+    pub fn trace_chunk(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        after: &mut dyn FnMut(&Launch, &mut dyn Device),
+    ) -> Result<(), EngineError> {
+        self.check_input(sequence, ids)?;
+        let plan = self.prefill_plan(sequence, ids.len(), PrefillEnd::Logits)?;
+        let recorded = self.plans.recorded(plan);
+        self.start_chunk(sequence, ids)?;
+        for (index, launch) in recorded.launches().iter().enumerate() {
+            self.device.run_launch(plan, index)?;
+            after(launch, self.device.as_mut());
+        }
+        self.finish_chunk(sequence, ids, PrefillEnd::Logits)
+    }
+
+    /// Logits of the sequence's last step or chunk, `[vocab]`.
+    pub fn logits(&mut self, sequence: SequenceId) -> Result<Vec<f32>, EngineError> {
+        let row = self.sequence(sequence)?.logits_row;
+        let vocab = self.shape.vocab;
+        Ok(read_f32(self.device.as_mut(), self.buffers.scratch.logits, row * vocab, vocab)?)
+    }
+
+    /// Feeds one token, chosen by the caller, through the decode plan; its logits are read with
+    /// [`logits`](Self::logits).
+    pub fn step(&mut self, sequence: SequenceId, token: u32) -> Result<(), EngineError> {
+        self.check_input(sequence, &[token])?;
+        let plan = self.decode_plan(self.sequence(sequence)?.position(), Choice::Host)?;
+        let state = &mut self.sequences[sequence.0];
+        state.control[control::TOKEN] = token as i32;
+        state.control[control::HALT] = 0;
+        self.write_control(sequence)?;
+        self.submit(sequence, plan)?;
+        let ahead = self.session.run_ahead;
+        self.sequences[sequence.0].advance(&[token], sequence.0, ahead);
+        self.sequences[sequence.0].control[control::HALT] = 1;
+        self.write_control(sequence)
+    }
+
+    fn check_input(&self, sequence: SequenceId, ids: &[u32]) -> Result<(), EngineError> {
+        let state = self.sequence(sequence)?;
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        let vocab = self.shape.vocab;
+        if let Some(index) = ids.iter().position(|&t| t as usize >= vocab) {
+            return Err(EngineError::Token { token: ids[index], index, vocab });
+        }
+        let needed = state.position() + ids.len();
+        if needed > self.session.capacity {
+            return Err(EngineError::ContextFull { needed, context: self.session.capacity });
+        }
+        Ok(())
+    }
+
+    /// Writes the chunk's ids and wakes the sequence.
+    fn start_chunk(&mut self, sequence: SequenceId, ids: &[u32]) -> Result<(), EngineError> {
+        let words: Vec<i32> = ids.iter().map(|&t| t as i32).collect();
+        lily_plan::write_i32(self.device.as_mut(), self.buffers.prompt, 0, &words)?;
+        let state = &mut self.sequences[sequence.0];
+        state.control[control::COUNT] = ids.len() as i32;
+        state.control[control::HALT] = 0;
+        self.write_control(sequence)
+    }
+
+    /// Books the chunk and puts the sequence to sleep, so that other sequences' steps skip it.
+    fn finish_chunk(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        end: PrefillEnd,
+    ) -> Result<(), EngineError> {
+        if end == PrefillEnd::Sample {
+            self.read_control(sequence)?;
+        }
+        let state = &mut self.sequences[sequence.0];
+        state.feed_chunk(ids);
+        if end == PrefillEnd::Sample {
+            if state.control[control::HALT] == control::NON_FINITE {
+                let position = state.position();
+                state.fail();
+                self.write_control(sequence)?;
+                return Err(EngineError::NotFinite { position });
+            }
+            state.pending = u32::try_from(state.control[control::TOKEN]).ok();
+        }
+        state.control[control::POSITION] = state.position() as i32;
+        state.control[control::HALT] = state.control[control::HALT].max(1);
+        self.write_control(sequence)
+    }
+
+    /// Runs a plan; a failure leaves the sequence without a defined state.
+    fn submit(&mut self, sequence: SequenceId, plan: PlanId) -> Result<(), EngineError> {
+        let result = self.device.submit(plan).and_then(|()| self.device.wait());
+        if result.is_err() {
+            self.sequences[sequence.0].fail();
+        }
+        Ok(result?)
+    }
+}
+
+fn session_shape(
+    shape: &ModelShape,
+    options: &EngineOptions,
+    device: &dyn Device,
+) -> Result<SessionShape, EngineError> {
+    let range = |name, found: usize, from: usize, to: usize| {
+        if (from..=to).contains(&found) {
+            return Ok(());
+        }
+        Err(EngineError::Option { name, found, need: format!("{from} to {to}") })
+    };
+    range("context", options.context, 2, 1 << 24)?;
+    range("batch", options.batch, 1, 1024)?;
+    range("chunk", options.chunk, 1, 16384)?;
+    range("run_ahead", options.run_ahead, 1, 32)?;
+    range("steps_ahead", options.steps_ahead, 0, options.run_ahead)?;
+    let tokens = options.chunk.min(options.context);
+    Ok(SessionShape {
+        batch: options.batch,
+        tokens,
+        capacity: options.context,
+        run_ahead: options.run_ahead,
+        splits: crate::plan::splits(options.context),
+        ring: OUTPUT_RING,
+        logit_rows: if options.all_logits { eval_rows(shape, tokens) } else { options.batch },
+        precision: device.precision(),
+    })
+}
+
+/// Rows of logits kept at once in teacher-forced evaluation: at most 64 MiB of them.
+fn eval_rows(shape: &ModelShape, tokens: usize) -> usize {
+    ((64 << 20) / (4 * shape.vocab)).clamp(1, tokens)
+}
+
+fn check_memory(
+    shape: &ModelShape,
+    session: &SessionShape,
+    limit: Option<u64>,
+) -> Result<(), EngineError> {
+    let needed = MemoryPlan::new(shape, session).total();
+    match limit {
+        Some(limit) if needed > limit => Err(EngineError::Memory {
+            context: session.capacity,
+            needed,
+            limit,
+            largest: largest_context(shape, session, limit),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn matrix_bytes(weights: &Weights) -> MatrixBytes {
+    let bytes = |w: &Weight| match w {
+        Weight::Matrix(m) => Some(m.total_bytes()),
+        Weight::Vector(_) => None,
+    };
+    weights.iter().filter_map(|(name, w)| Some((name.clone(), bytes(w)?))).collect()
+}

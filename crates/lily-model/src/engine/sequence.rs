@@ -1,0 +1,168 @@
+//! What the host knows of a sequence.
+
+use lily_plan::{DeviceError, control, write_i32};
+
+use super::{Engine, EngineError};
+
+/// A sequence of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub(crate) usize);
+
+impl SequenceId {
+    /// Its row in the control block.
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Closed,
+    Open,
+    /// A device error left the state undefined.
+    Failed,
+}
+
+/// Host side of a sequence. The control row is a copy of the device's, current between submissions.
+#[derive(Clone, Debug)]
+pub(crate) struct Sequence {
+    pub(crate) status: Status,
+    /// Tokens in the states.
+    pub(crate) tokens: Vec<u32>,
+    /// Chosen, not fed yet.
+    pub(crate) pending: Option<u32>,
+    /// Oldest position whose recurrent state is still in the ring.
+    pub(crate) oldest: usize,
+    pub(crate) control: [i32; control::WORDS],
+    /// Row of the logits buffer that holds this sequence's last logits.
+    pub(crate) logits_row: usize,
+}
+
+impl Sequence {
+    pub(crate) fn closed() -> Self {
+        let mut control = [0; control::WORDS];
+        control[control::HALT] = 1;
+        control[control::LIMIT] = i32::MAX;
+        Self {
+            status: Status::Closed,
+            tokens: Vec::new(),
+            pending: None,
+            oldest: 0,
+            control,
+            logits_row: 0,
+        }
+    }
+
+    pub(crate) fn position(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Books a prefill chunk: only the state behind it is certain to be in the ring.
+    pub(crate) fn feed_chunk(&mut self, ids: &[u32]) {
+        self.tokens.extend_from_slice(ids);
+        self.oldest = self.tokens.len();
+        self.pending = None;
+        self.logits_row = 0;
+    }
+
+    /// Books decode steps: each leaves the state before it in the ring, `run_ahead` of them.
+    pub(crate) fn advance(&mut self, fed: &[u32], logits_row: usize, run_ahead: usize) {
+        self.tokens.extend_from_slice(fed);
+        self.oldest = self.oldest.max(self.tokens.len().saturating_sub(run_ahead));
+        self.control[control::POSITION] = self.tokens.len() as i32;
+        self.pending = None;
+        self.logits_row = logits_row;
+    }
+
+    pub(crate) fn fail(&mut self) {
+        self.status = Status::Failed;
+        self.control[control::HALT] = 1;
+    }
+}
+
+impl Engine {
+    /// Takes a free sequence; it starts empty.
+    pub fn open(&mut self) -> Result<SequenceId, EngineError> {
+        let free = self.sequences.iter().position(|s| s.status == Status::Closed);
+        let index = free.ok_or(EngineError::NoSequence(self.sequences.len()))?;
+        self.sequences[index] = Sequence { status: Status::Open, ..Sequence::closed() };
+        self.write_control(SequenceId(index))?;
+        Ok(SequenceId(index))
+    }
+
+    /// Gives a sequence back. Its memory is not cleared: position 0 reads no state.
+    pub fn close(&mut self, sequence: SequenceId) {
+        self.sequences[sequence.0] = Sequence::closed();
+    }
+
+    /// Tokens in the states of a sequence.
+    pub fn tokens(&self, sequence: SequenceId) -> Result<&[u32], EngineError> {
+        Ok(&self.sequence(sequence)?.tokens)
+    }
+
+    /// The token that was chosen last and is not yet in the states.
+    pub fn pending(&self, sequence: SequenceId) -> Result<Option<u32>, EngineError> {
+        Ok(self.sequence(sequence)?.pending)
+    }
+
+    /// Takes back the last tokens, so that `position` of them stay. Possible for decode steps, as
+    /// far as the state ring reaches; the KV cache needs nothing.
+    pub fn step_back(&mut self, sequence: SequenceId, position: usize) -> Result<(), EngineError> {
+        let state = self.sequence(sequence)?;
+        let (from, oldest) = (state.position(), state.oldest);
+        if position > from || position < oldest {
+            return Err(EngineError::StepBack { from, to: position, oldest });
+        }
+        let state = &mut self.sequences[sequence.0];
+        state.tokens.truncate(position);
+        state.pending = None;
+        state.control[control::POSITION] = position as i32;
+        self.write_control(sequence)
+    }
+
+    pub(crate) fn sequence(&self, sequence: SequenceId) -> Result<&Sequence, EngineError> {
+        match self.sequences.get(sequence.0) {
+            Some(state) if state.status == Status::Open => Ok(state),
+            _ => Err(EngineError::BadSequence(sequence.0)),
+        }
+    }
+
+    /// Copies the host's control row to the device.
+    pub(crate) fn write_control(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
+        let row = self.sequences[sequence.0].control;
+        let first = sequence.0 * control::WORDS;
+        self.control_call(sequence, |engine| {
+            write_i32(engine.device.as_mut(), engine.buffers.control, first, &row)
+        })
+    }
+
+    /// Copies the device's control row to the host.
+    pub(crate) fn read_control(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
+        let first = sequence.0 * control::WORDS;
+        let mut row = [0; control::WORDS];
+        self.control_call(sequence, |engine| {
+            let words = lily_plan::read_i32(
+                engine.device.as_mut(),
+                engine.buffers.control,
+                first,
+                control::WORDS,
+            )?;
+            row.copy_from_slice(&words);
+            Ok(())
+        })?;
+        self.sequences[sequence.0].control = row;
+        Ok(())
+    }
+
+    fn control_call(
+        &mut self,
+        sequence: SequenceId,
+        call: impl FnOnce(&mut Self) -> Result<(), DeviceError>,
+    ) -> Result<(), EngineError> {
+        let result = call(self);
+        if result.is_err() {
+            self.sequences[sequence.0].fail();
+        }
+        Ok(result?)
+    }
+}

@@ -1,0 +1,123 @@
+//! Saved states: snapshot, restore, fork.
+
+use std::ops::Range;
+
+use lily_plan::{BufferId, Element};
+
+use super::sequence::Sequence;
+use super::{Engine, EngineError, SequenceId};
+use crate::plan::MixerBuffers;
+
+/// The state of a sequence at one position, in host memory: KV rows so far, the convolution ring and
+/// one recurrent state for each DeltaNet layer.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    sequence: Sequence,
+    pieces: Vec<Vec<u8>>,
+}
+
+impl Snapshot {
+    /// Tokens in the saved states.
+    pub fn tokens(&self) -> &[u32] {
+        &self.sequence.tokens
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum()
+    }
+}
+
+/// A range of a state buffer, in elements.
+struct Piece {
+    buffer: BufferId,
+    elements: Range<usize>,
+}
+
+impl Engine {
+    /// Saves the state of a sequence. A state that is not finite is refused, never saved.
+    pub fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, EngineError> {
+        let state = self.sequence(sequence)?.clone();
+        let mut pieces = Vec::new();
+        for piece in self.pieces(sequence, state.position()) {
+            let buffer = self.buffers.table.get(piece.buffer);
+            let (element, name) = (buffer.element, buffer.name.clone());
+            let size = element.bytes().unwrap_or(0);
+            let mut bytes = vec![0; piece.elements.len() * size];
+            self.device.read(piece.buffer, piece.elements.start * size, &mut bytes)?;
+            if !is_finite(element, &bytes) {
+                return Err(EngineError::PoisonedState { sequence: sequence.0, buffer: name });
+            }
+            pieces.push(bytes);
+        }
+        let oldest = state.position();
+        Ok(Snapshot { sequence: Sequence { oldest, ..state }, pieces })
+    }
+
+    /// Puts a saved state into an open sequence, which may be another one.
+    pub fn restore(
+        &mut self,
+        sequence: SequenceId,
+        snapshot: &Snapshot,
+    ) -> Result<(), EngineError> {
+        self.sequence(sequence)?;
+        let pieces = self.pieces(sequence, snapshot.sequence.position());
+        for (piece, bytes) in pieces.into_iter().zip(&snapshot.pieces) {
+            let size = self.buffers.table.get(piece.buffer).element.bytes().unwrap_or(0);
+            self.device.write(piece.buffer, piece.elements.start * size, bytes)?;
+        }
+        self.sequences[sequence.0] = snapshot.sequence.clone();
+        self.write_control(sequence)
+    }
+
+    /// Copies a sequence into a new one.
+    pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, EngineError> {
+        let snapshot = self.snapshot(sequence)?;
+        let copy = self.open()?;
+        self.restore(copy, &snapshot)?;
+        Ok(copy)
+    }
+
+    /// Everything that a sequence at `position` may still read, always in the same order.
+    fn pieces(&self, sequence: SequenceId, position: usize) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        if position == 0 {
+            return pieces;
+        }
+        let (shape, session) = (&self.shape, &self.session);
+        let mut add = |buffer, unit: usize, index: usize, used: usize| {
+            pieces.push(Piece { buffer, elements: index * unit..index * unit + used });
+        };
+        for layer in &self.buffers.layers {
+            match &layer.mixer {
+                MixerBuffers::Gdn(g) => {
+                    let ring = session.conv_slots(shape) * shape.conv_channels();
+                    // Columns not written yet are skipped: they may hold anything.
+                    let columns = session.conv_slots(shape).min(position) * shape.conv_channels();
+                    add(g.conv, ring, sequence.0, columns);
+                    let state = shape.v_heads * shape.v_dim * shape.k_dim;
+                    let slots = session.state_slots();
+                    add(g.state, state, sequence.0 * slots + position % slots, state);
+                }
+                MixerBuffers::Attention(a) => {
+                    let head = session.capacity * shape.head_dim;
+                    for kv_head in 0..shape.kv_heads {
+                        let index = sequence.0 * shape.kv_heads + kv_head;
+                        add(a.k, head, index, position * shape.head_dim);
+                        add(a.v, head, index, position * shape.head_dim);
+                    }
+                }
+            }
+        }
+        pieces
+    }
+}
+
+fn is_finite(element: Element, bytes: &[u8]) -> bool {
+    match element {
+        Element::Bf16 => {
+            bytes.as_chunks::<2>().0.iter().all(|b| half::bf16::from_le_bytes(*b).is_finite())
+        }
+        _ => bytes.as_chunks::<4>().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
+    }
+}

@@ -1,0 +1,158 @@
+//! The weight files of a folder: found, mapped, and checked against their index.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::layout::Dtype;
+use super::{mmap, safetensors};
+use crate::error::CheckpointError;
+
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+/// A tensor in place in its mapped file.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// Name in the file.
+    pub(crate) name: String,
+    /// The file, as an index into [`WeightFiles::files`].
+    pub(crate) file: usize,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Bytes,
+}
+
+/// All weight files of a folder.
+#[derive(Debug)]
+pub(crate) struct WeightFiles {
+    /// Paths and sizes in bytes.
+    pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Tensors of all files, in file order.
+    pub(crate) tensors: Vec<Stored>,
+    /// The file that says which tensors there are: the index, or the single file.
+    pub(crate) root: PathBuf,
+    /// Files that look like weights and were not read.
+    pub(crate) ignored: Vec<String>,
+}
+
+impl WeightFiles {
+    /// Maps `model.safetensors`, or the shards of `model.safetensors.index.json`.
+    pub(crate) fn open(folder: &Path) -> Result<Self, CheckpointError> {
+        let index = folder.join(INDEX);
+        if index.is_file() {
+            return Self::open_shards(folder, index);
+        }
+        let single = folder.join(SINGLE);
+        if !single.is_file() {
+            return Err(CheckpointError::NoWeights(folder.into()));
+        }
+        let mut found =
+            Self { files: vec![], tensors: vec![], root: single.clone(), ignored: vec![] };
+        found.add(single)?;
+        found.ignored = other_files(folder, |name| name == SINGLE)?;
+        Ok(found)
+    }
+
+    fn open_shards(folder: &Path, index: PathBuf) -> Result<Self, CheckpointError> {
+        let map = read_index(&index)?;
+        let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (tensor, shard) in &map {
+            shards.entry(shard).or_default().push(tensor);
+        }
+        for (shard, tensors) in &shards {
+            let file = folder.join(shard);
+            if !file.is_file() {
+                return Err(CheckpointError::MissingShard { file, tensor: tensors[0].into() });
+            }
+        }
+        let others = other_files(folder, |name| shards.contains_key(name))?;
+        // A second set of shards means that two versions are mixed; other files may be anything.
+        if let Some(stray) = others.iter().find(|name| name.starts_with("model")) {
+            return Err(CheckpointError::StrayShard(folder.join(stray)));
+        }
+        let mut found = Self { files: vec![], tensors: vec![], root: index, ignored: others };
+        for (shard, tensors) in &shards {
+            let file = folder.join(shard);
+            let first = found.tensors.len();
+            found.add(file.clone())?;
+            let held = &found.tensors[first..];
+            for tensor in held {
+                let expected = map.get(&tensor.name);
+                if expected.is_none_or(|expected| expected != shard) {
+                    let expected = expected.map_or("nowhere".into(), |name| format!("in `{name}`"));
+                    let tensor = tensor.name.clone();
+                    return Err(CheckpointError::Misplaced { file, tensor, expected });
+                }
+            }
+            // Headers are sorted by name, and so are the index's entries.
+            let absent = |name: &&&str| {
+                held.binary_search_by(|tensor| tensor.name.as_str().cmp(name)).is_err()
+            };
+            if let Some(tensor) = tensors.iter().find(absent) {
+                return Err(CheckpointError::NotInShard { file, tensor: (*tensor).into() });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Maps one file and appends its tensors, sorted by name.
+    fn add(&mut self, file: PathBuf) -> Result<(), CheckpointError> {
+        let bytes = mmap::map(&file)
+            .map_err(|source| CheckpointError::Unreadable { file: file.clone(), source })?;
+        let header = safetensors::parse_header(&bytes)
+            .map_err(|problem| CheckpointError::Header { file: file.clone(), problem })?;
+        let at = self.files.len();
+        self.tensors.extend(header.into_iter().map(|(name, entry)| Stored {
+            name,
+            file: at,
+            dtype: entry.dtype,
+            shape: entry.shape,
+            data: bytes.slice(entry.bytes),
+        }));
+        self.files.push((file, bytes.len() as u64));
+        Ok(())
+    }
+
+    /// Path of a tensor's file.
+    pub(crate) fn path(&self, stored: &Stored) -> PathBuf {
+        self.files[stored.file].0.clone()
+    }
+}
+
+/// The `weight_map` of an index: tensor name to file name.
+fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
+    let refuse = |reason: String| CheckpointError::Index { file: file.into(), reason };
+    let text = std::fs::read_to_string(file).map_err(|e| refuse(e.to_string()))?;
+    let root: Value = serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+    let Some(map) = root.get("weight_map").and_then(Value::as_object) else {
+        return Err(refuse("it has no object `weight_map`".into()));
+    };
+    if map.is_empty() {
+        return Err(refuse("its `weight_map` is empty".into()));
+    }
+    let entry = |(tensor, shard): (&String, &Value)| match shard.as_str() {
+        // A name with folders in it could point anywhere.
+        Some(shard) if Path::new(shard).file_name().is_some_and(|name| name == shard) => {
+            Ok((tensor.clone(), shard.to_owned()))
+        }
+        _ => Err(refuse(format!("tensor `{tensor}` is in {shard}, need the name of a file"))),
+    };
+    map.iter().map(entry).collect()
+}
+
+/// Names of `*.safetensors` files in the folder that are not in use, sorted.
+fn other_files(folder: &Path, used: impl Fn(&str) -> bool) -> Result<Vec<String>, CheckpointError> {
+    let unreadable = |source| CheckpointError::Unreadable { file: folder.into(), source };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") && !used(&name) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

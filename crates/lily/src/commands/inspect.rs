@@ -1,0 +1,19 @@
+//! `lily inspect`: what a checkpoint folder holds.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use lily_model::Inspection;
+
+use crate::args::InspectArgs;
+
+/// Runs the command; fails if the checkpoint does not run.
+pub fn run(args: &InspectArgs) -> Result<ExitCode> {
+    let inspection = Inspection::of(&args.model);
+    if args.json {
+        super::print_json(&inspection)?;
+    } else {
+        print!("{inspection}");
+    }
+    Ok(if inspection.supported { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,97 @@
+//! `lily plan`: the launches of a step, from `config.json` alone.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use lily_kernels::SessionShape;
+use lily_model::Config;
+use lily_model::plan::{
+    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape,
+    splits,
+};
+use lily_model::synth::{self, PRESETS, preset};
+use lily_plan::{Fusions, Live, PlanTable, Precision, control};
+
+use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
+
+/// Runs the command.
+pub fn run(args: &PlanArgs) -> Result<ExitCode> {
+    let config = read_config(&args.model)?;
+    let rows = if args.step == PlanStep::Prefill { args.tokens } else { args.batch };
+    ensure!(
+        (1..=16384).contains(&rows) && args.position < 1 << 24,
+        "a plan needs 1 to 16384 tokens or sequences and a position below {}, found {rows} and {}",
+        1 << 24,
+        args.position
+    );
+    let shape = model_shape(&config);
+    let end = args.position + if args.step == PlanStep::Prefill { args.tokens } else { 1 };
+    let capacity = config.max_position_embeddings.max(end);
+    let session = SessionShape {
+        batch: if args.step == PlanStep::Decode { args.batch } else { 1 },
+        tokens: args.tokens,
+        capacity,
+        run_ahead: 1,
+        splits: splits(capacity),
+        ring: 64,
+        logit_rows: args.batch,
+        precision: match args.device {
+            PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
+            PlanDevice::Metal | PlanDevice::Cuda => Precision::BF16,
+        },
+    };
+    let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
+    let fusions = fusions(args);
+    let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
+    let plan = match args.step {
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
+        PlanStep::Prefill => builder.prefill(args.tokens, 0, PrefillEnd::Sample)?,
+    };
+    let mut control_rows = vec![0; session.batch * control::WORDS];
+    for row in control_rows.chunks_mut(control::WORDS) {
+        row[control::POSITION] = args.position as i32;
+        row[control::COUNT] = args.tokens as i32;
+    }
+    let prompt: Vec<i32> = (0..args.tokens as i32).map(|i| i % shape.vocab as i32).collect();
+    let table = PlanTable::new(&plan, &Live::new(plan.step(), &control_rows, &prompt, None));
+    if args.json {
+        super::print_json(&table)?;
+    } else {
+        print!("{}", table.text());
+        if let Some(bandwidth) = args.bandwidth {
+            let bytes = (table.bytes_read + table.bytes_written) as f64;
+            println!(
+                "at {bandwidth} GB/s the bytes take at least {:.3} ms",
+                bytes / bandwidth / 1e6
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fusions(args: &PlanArgs) -> Fusions {
+    Fusions {
+        topk: args.fuse.contains(&Fusion::Topk),
+        prepare: args.fuse.contains(&Fusion::Prepare),
+        short: args.fuse.contains(&Fusion::Short),
+    }
+}
+
+/// A model folder, a `config.json`, or the name of a preset.
+fn read_config(model: &Path) -> Result<Config> {
+    if model.is_dir() {
+        return Ok(Config::read(model)?);
+    }
+    let text = match model.to_str().and_then(preset) {
+        Some(preset) if !model.exists() => synth::plan(&preset, 0)?.config().to_string(),
+        _ => std::fs::read_to_string(model).with_context(|| {
+            format!(
+                "cannot read {}; give a model folder, a config.json, or one of {}",
+                model.display(),
+                PRESETS.join(", ")
+            )
+        })?,
+    };
+    Ok(Config::from_json(&text, model)?)
+}

@@ -1,0 +1,161 @@
+//! Plans of the full-size model, from its configuration alone.
+
+use lily_kernels::{ModelShape, SessionShape, table};
+use lily_model::Config;
+use lily_model::plan::{
+    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
+    config_matrix_bytes, declare, model_shape, splits,
+};
+use lily_model::synth::{self, preset};
+use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
+
+const CAPACITY: usize = 262_144;
+
+struct FullSize {
+    shape: ModelShape,
+    bytes: MatrixBytes,
+}
+
+impl FullSize {
+    fn new() -> Self {
+        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
+        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
+        let config = Config::from_json(&text, "preset").expect("the preset is supported");
+        Self { shape: model_shape(&config), bytes: config_matrix_bytes(&config) }
+    }
+
+    fn session(&self, batch: usize, tokens: usize) -> SessionShape {
+        SessionShape {
+            batch,
+            tokens,
+            capacity: CAPACITY,
+            run_ahead: 1,
+            splits: splits(CAPACITY),
+            ring: 64,
+            logit_rows: batch,
+            precision: Precision::BF16,
+        }
+    }
+
+    fn buffers(&self, session: &SessionShape) -> SessionBuffers {
+        declare(&self.shape, session, &self.bytes)
+    }
+
+    fn decode(&self, position: usize, fusions: Fusions) -> PlanTable {
+        let batch = 1;
+        let session = self.session(batch, 1);
+        let buffers = self.buffers(&session);
+        let plan = PlanBuilder::new(&self.shape, &session, &buffers, fusions)
+            .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
+            .expect("a valid plan");
+        cost(&plan, position, batch, 1)
+    }
+
+    fn prefill(&self, position: usize, tokens: usize, end: PrefillEnd) -> PlanTable {
+        let session = self.session(1, tokens);
+        let buffers = self.buffers(&session);
+        let plan = PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default())
+            .prefill(tokens, 0, end)
+            .expect("a valid plan");
+        cost(&plan, position, 1, tokens)
+    }
+}
+
+fn cost(plan: &Plan, position: usize, batch: usize, tokens: usize) -> PlanTable {
+    let mut rows = vec![0; batch * control::WORDS];
+    for row in rows.chunks_mut(control::WORDS) {
+        row[control::POSITION] = position as i32;
+        row[control::COUNT] = tokens as i32;
+    }
+    let prompt: Vec<i32> = (0..tokens as i32).collect();
+    PlanTable::new(plan, &Live::new(plan.step(), &rows, &prompt, None))
+}
+
+#[test]
+fn decode_stays_within_320_launches_and_310_stages_and_moves_the_stated_bytes() {
+    let model = FullSize::new();
+    let table = model.decode(4096, Fusions::default());
+    assert_eq!((table.launches, table.stages), (303, 303));
+    assert_eq!((table.bytes_read, table.bytes_written), (1_827_678_976, 71_737_988));
+    assert_eq!(table.launches_under_2mb, 102);
+    for (position, bytes) in [(0, 1_741_411_204), (200, 1_813_352_324), (32_768, 2_515_680_644)] {
+        let table = model.decode(position, Fusions::default());
+        assert_eq!(table.bytes_read + table.bytes_written, bytes, "at {position}");
+    }
+}
+
+#[test]
+fn fusions_take_launches_away() {
+    let model = FullSize::new();
+    let none = Fusions::default();
+    let topk = Fusions { topk: true, ..none };
+    let prepare = Fusions { prepare: true, ..topk };
+    let short = Fusions { short: true, ..prepare };
+    for (fusions, position, launches, bytes) in [
+        (topk, 4096, 263, 1_899_449_604),
+        (prepare, 4096, 253, 1_899_264_964),
+        (short, 4096, 253, 1_899_264_964),
+        // 32 bytes above the reference program, which also merges the embedding.
+        (short, 200, 243, 1_810_888_324),
+    ] {
+        let table = model.decode(position, fusions);
+        assert_eq!((table.launches, table.stages), (launches, launches));
+        assert_eq!(table.bytes_read + table.bytes_written, bytes);
+    }
+}
+
+#[test]
+fn prefill_of_a_chunk_has_the_stated_launches_bytes_and_arithmetic() {
+    let model = FullSize::new();
+    let table = model.prefill(4096, 2048, PrefillEnd::Sample);
+    assert_eq!((table.launches, table.stages), (463, 463));
+    assert_eq!((table.bytes_read, table.bytes_written), (38_045_720_832, 17_571_658_404));
+    assert_eq!(table.flops_per_token / 1_000_000, 5_859);
+    assert_eq!(model.prefill(0, 2048, PrefillEnd::More).launches, 462);
+}
+
+#[test]
+fn weights_of_the_plan_are_the_checkpoint() {
+    let model = FullSize::new();
+    let buffers = model.buffers(&model.session(1, 1));
+    let bytes = buffers.table.bytes(lily_plan::BufferKind::Weight);
+    assert_eq!(bytes, 19_508_789_376);
+}
+
+/// The text is what a person reviews: a change of the plan shows here.
+#[test]
+fn the_first_two_layer_kinds_print_as_recorded() {
+    let model = FullSize::new();
+    for (name, table) in [
+        ("decode", model.decode(4096, Fusions::default())),
+        ("prefill", model.prefill(4096, 2048, PrefillEnd::Sample)),
+    ] {
+        let text = table.text();
+        let line = |l: &&str| {
+            let layer = l.split_whitespace().nth(2).and_then(|k| k.split_once('.'));
+            layer.is_none_or(|(_, layer)| layer == "0" || layer == "3")
+        };
+        let shown: Vec<&str> = text.lines().filter(line).collect();
+        insta::assert_snapshot!(name, shown.join("\n"));
+    }
+}
+
+#[test]
+fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
+    let model = FullSize::new();
+    let mut used = std::collections::BTreeSet::new();
+    let tables = [
+        model.decode(4096, Fusions::default()),
+        model.decode(4096, Fusions { prepare: true, ..Fusions::default() }),
+        model.decode(100, Fusions { short: true, ..Fusions::default() }),
+        model.prefill(0, 2048, PrefillEnd::Sample),
+        model.prefill(0, 16, PrefillEnd::More),
+    ];
+    for row in tables.iter().flat_map(|t| &t.list) {
+        assert!(table::find(row.kernel).is_some(), "{} is no kernel", row.kernel);
+        used.insert(row.kernel);
+    }
+    let unused: Vec<_> =
+        table::KERNELS.iter().map(|k| k.name).filter(|k| !used.contains(k)).collect();
+    assert!(unused.is_empty(), "{unused:?}");
+}
