@@ -1,5 +1,7 @@
 //! Golden models and engines for the tests of this crate.
 
+pub mod rig;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
