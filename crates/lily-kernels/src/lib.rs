@@ -32,6 +32,7 @@ pub mod grouped_down;
 pub mod grouped_gate_up;
 pub mod head;
 pub mod math;
+pub mod norm;
 pub mod residual;
 pub mod router;
 pub mod routing;

@@ -1,26 +1,12 @@
 //! CPU face: one slot of one row by blocks of inner columns.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Projection, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, part, product};
 use crate::math::silu;
 use crate::routing::choose_into;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the input.
 const TILE_COLUMNS: usize = 64;
-
-fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::GATE_UP,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
-    }
-}
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
     let a: Args = l.args();
@@ -45,8 +31,9 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         // SAFETY: the ids are not written by this launch.
         unsafe { l.i32(bind::ROUTING).read(row * slots + slot..row * slots + slot + 1)[0] }
     };
-    let (x, scale) = projection(&a).input(l, row);
-    scratch.inputs.clear(l.numerics, a.hidden as usize);
+    // SAFETY: this launch writes neither inputs nor sums.
+    let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
+    scratch.inputs.clear(l.numerics, a.norm.hidden());
     scratch.inputs.push(x, scale);
     let at = (row * slots + slot) * inner;
     // SAFETY: these columns of this slot belong to this tile alone.

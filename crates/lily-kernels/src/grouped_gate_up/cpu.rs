@@ -1,7 +1,7 @@
 //! CPU face: one work entry by blocks of inner columns; its tokens share every weight row.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Projection, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, part, product};
 use crate::math::silu;
 use crate::routing::{WORK_WORDS, nth_work_entry, work_entries};
 use crate::shape::GROUPED_TILE_ROWS;
@@ -9,20 +9,6 @@ use crate::shape::GROUPED_TILE_ROWS;
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the
 /// inputs.
 const TILE_COLUMNS: usize = 64;
-
-fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::GATE_UP,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
-    }
-}
 
 fn work<'a>(l: &CpuLaunch<'a>, a: &Args) -> &'a [i32] {
     // SAFETY: the work list is not written by this launch.
@@ -44,9 +30,11 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let entry = nth_work_entry(work(l, &a), tile / blocks);
     // SAFETY: the sorted rows are not written by this launch.
     let tokens = unsafe { l.i32(bind::ROW_TOKEN).read(entry.rows.clone()) };
-    scratch.inputs.clear(l.numerics, a.hidden as usize);
+    scratch.inputs.clear(l.numerics, a.norm.hidden());
     for &token in tokens {
-        let (x, scale) = projection(&a).input(l, token as usize);
+        // SAFETY: this launch writes neither inputs nor sums.
+        let (x, scale) =
+            unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), token as usize) };
         scratch.inputs.push(x, scale);
     }
     let matrix = l.matrix(bind::GATE_UP);

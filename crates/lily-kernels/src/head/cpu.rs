@@ -2,26 +2,12 @@
 //! the model is read once.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Projection, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, part, product};
 
 /// Candidate groups of one tile: 256 matrix rows of a real vocabulary, tens of microseconds.
 const TILE_GROUPS: usize = 8;
 /// Input rows of one tile; they stay in the second-level cache.
 const TILE_TOKENS: usize = 32;
-
-fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::WEIGHT,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
-    }
-}
 
 fn row_tiles(a: &Args) -> usize {
     (a.vocab as usize).div_ceil(TILE_GROUPS * a.head_rows as usize)
@@ -39,10 +25,10 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let tokens = &all[part(all.len(), TILE_TOKENS, tile / row_tiles(&a))];
     let rows = part(vocab, TILE_GROUPS * group, tile % row_tiles(&a));
     let Scratch { inputs, floats, .. } = scratch;
-    let projection = projection(&a);
-    inputs.clear(l.numerics, projection.hidden);
+    inputs.clear(l.numerics, a.norm.hidden());
     for &(row, _) in tokens {
-        let (x, scale) = projection.input(l, row);
+        // SAFETY: this launch writes neither inputs nor sums.
+        let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
         inputs.push(x, scale);
     }
     floats.resize(tokens.len() * rows.len(), 0.0);

@@ -18,6 +18,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -38,20 +39,14 @@ pub struct Args {
     pub last_row: u32,
     /// 1: candidates are written.
     pub candidates: u32,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Rows of the matrix.
     pub vocab: u32,
     /// Ids that may become candidates.
     pub vocab_used: u32,
     /// Matrix rows of one candidate.
     pub head_rows: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 impl Args {
@@ -130,13 +125,10 @@ pub fn launch(cx: &LaunchContext<'_>, rows: Rows, buffers: Buffers) -> Launch {
         step: cx.step_args(),
         last_row: u32::from(last_row),
         candidates: u32::from(candidates),
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         vocab: shape.vocab as u32,
         vocab_used: shape.vocab_used as u32,
         head_rows: shape.head_rows() as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let (xn, x_ss) = match last_row {
         true => (last_live_row(cx), last_live_row(cx)),

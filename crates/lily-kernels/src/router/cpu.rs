@@ -2,7 +2,6 @@
 
 use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Numerics, Scratch, part, product};
-use crate::math::rms_scale;
 
 /// Matrix rows of one tile.
 const TILE_ROWS: usize = 32;
@@ -17,24 +16,22 @@ pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
-    let (hidden, logits) = (a.hidden as usize, a.experts as usize + 1);
+    let (hidden, logits) = (a.norm.hidden(), a.experts as usize + 1);
     let row_tiles = logits.div_ceil(TILE_ROWS);
     let live = a.step.live_rows(l.control(bind::CONTROL));
     let tokens = &live[part(live.len(), TILE_TOKENS, tile / row_tiles)];
     scratch.inputs.clear(Numerics::Exact, hidden);
     for &row in tokens {
-        let ss = row * a.ss_stride as usize;
         // SAFETY: no binding of this launch that holds `x`, its sums or the norm is written.
-        let (x, ss, norm) = unsafe {
+        let ((x, scale), norm) = unsafe {
             (
-                l.f32(bind::X).read(row * hidden..(row + 1) * hidden),
-                l.f32(bind::X_SS).read(ss..ss + a.ss_tiles as usize),
+                a.norm.scaled_row(l.f32(bind::X), l.f32(bind::X_SS), row),
                 l.f32(bind::POST_NORM).read(0..hidden),
             )
         };
         scratch.floats.clear();
         scratch.floats.extend(x.iter().zip(norm).map(|(x, w)| x * w));
-        scratch.inputs.push(&scratch.floats, rms_scale(ss.iter().sum(), hidden, a.rms_eps));
+        scratch.inputs.push(&scratch.floats, scale);
     }
     let matrix = l.matrix(bind::WEIGHT);
     let mut out = [0.0; TILE_TOKENS];
