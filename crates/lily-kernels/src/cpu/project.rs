@@ -1,8 +1,6 @@
 //! The projections' common body: a block of matrix rows times a block of normalised inputs.
 
-use std::ops::Range;
-
-use super::{CpuLaunch, Scratch, product};
+use super::{CpuLaunch, Scratch, product_rows};
 use crate::norm::NormArgs;
 use crate::shape::StepArgs;
 
@@ -10,6 +8,9 @@ use crate::shape::StepArgs;
 const TILE_ROWS: usize = 128;
 /// Input rows of one tile in prefill; they stay in the second-level cache.
 const TILE_TOKENS: usize = 32;
+
+/// Matrix rows multiplied together: they and a few inputs share the first-level cache.
+const BLOCK_ROWS: usize = 8;
 
 /// A projection of `xn`, scaled by `1 / rms(x)`.
 pub struct Projection {
@@ -52,12 +53,19 @@ impl Projection {
             let (x, scale) = unsafe { self.norm.scaled_row(l.f32(self.xn), l.f32(self.x_ss), row) };
             scratch.inputs.push(x, scale);
         }
-        let rows: Range<usize> = super::part(matrix.rows(), TILE_ROWS, tile % row_tiles);
-        let mut out = [0.0; TILE_TOKENS];
-        for row in rows {
-            product(l.simd, matrix.row(0, row), &scratch.inputs, &mut out[..tokens.len()]);
-            for (&token, &value) in tokens.iter().zip(&out) {
-                store(row, token, value);
+        let rows = super::part(matrix.rows(), TILE_ROWS, tile % row_tiles);
+        let mut out = [0.0; BLOCK_ROWS * TILE_TOKENS];
+        for block in rows.clone().step_by(BLOCK_ROWS) {
+            // A last, shorter block names its last row several times and multiplies it once.
+            let n = BLOCK_ROWS.min(rows.end - block);
+            let refs: [_; BLOCK_ROWS] =
+                std::array::from_fn(|i| matrix.row(0, block + i.min(n - 1)));
+            let out = &mut out[..n * tokens.len()];
+            product_rows(l.simd, &refs[..n], &scratch.inputs, out);
+            for (i, out) in out.chunks_exact(tokens.len()).enumerate() {
+                for (&token, &value) in tokens.iter().zip(out) {
+                    store(block + i, token, value);
+                }
             }
         }
     }
