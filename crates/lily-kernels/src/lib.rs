@@ -42,6 +42,6 @@ pub mod table;
 pub mod topk;
 
 pub use shape::{
-    CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,
-    O_SS_ROWS, SessionShape, StepArgs,
+    CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, LiveRows, Mixer,
+    ModelShape, O_SS_ROWS, SessionShape, StepArgs,
 };

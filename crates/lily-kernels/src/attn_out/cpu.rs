@@ -20,11 +20,11 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (hidden, width) = (a.residual.hidden as usize, a.q_width as usize);
     let row_tiles = hidden.div_ceil(TILE_ROWS);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    let tokens = &live[part(live.len(), TILE_TOKENS, tile / row_tiles)];
+    let tokens = live.part(TILE_TOKENS, tile / row_tiles);
     let columns = part(hidden, TILE_ROWS, tile % row_tiles);
     let Scratch { inputs, floats, .. } = scratch;
     inputs.clear(l.numerics, width);
-    for &row in tokens {
+    for row in tokens.iter() {
         // SAFETY: no tile of this launch writes `att`.
         inputs.push(unsafe { l.f32(bind::ATT).read(row * width..(row + 1) * width) }, 1.0);
     }
@@ -36,7 +36,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
             floats[t * TILE_ROWS + i] = *value;
         }
     }
-    for (t, &row) in tokens.iter().enumerate() {
+    for (t, row) in tokens.iter().enumerate() {
         let result = &floats[t * TILE_ROWS..][..columns.len()];
         // SAFETY: these columns of this row belong to this tile alone.
         unsafe {

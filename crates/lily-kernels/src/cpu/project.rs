@@ -46,9 +46,9 @@ impl Projection {
         let matrix = l.matrix(self.weight);
         let row_tiles = matrix.rows().div_ceil(TILE_ROWS);
         let live = self.step.live_rows(l.control(self.control));
-        let tokens = &live[super::part(live.len(), TILE_TOKENS, tile / row_tiles)];
+        let tokens = live.part(TILE_TOKENS, tile / row_tiles);
         scratch.inputs.clear(l.numerics, self.norm.hidden());
-        for &row in tokens {
+        for row in tokens.iter() {
             // SAFETY: no launch that reads `xn` or `x_ss` writes them.
             let (x, scale) = unsafe { self.norm.scaled_row(l.f32(self.xn), l.f32(self.x_ss), row) };
             scratch.inputs.push(x, scale);
@@ -63,7 +63,7 @@ impl Projection {
             let out = &mut out[..n * tokens.len()];
             product_rows(l.simd, &refs[..n], &scratch.inputs, out);
             for (i, out) in out.chunks_exact(tokens.len()).enumerate() {
-                for (&token, &value) in tokens.iter().zip(out) {
+                for (token, &value) in tokens.iter().zip(out) {
                     store(block + i, token, value);
                 }
             }

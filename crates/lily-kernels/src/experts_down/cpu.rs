@@ -18,7 +18,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (hidden, inner, slots) = (a.residual.hidden as usize, a.inner as usize, a.routing.slots());
     let blocks = hidden.div_ceil(TILE_COLUMNS);
-    let row = a.step.live_rows(l.control(bind::CONTROL))[tile / blocks];
+    let row = a.step.live_rows(l.control(bind::CONTROL)).nth(tile / blocks);
     let columns = part(hidden, TILE_COLUMNS, tile % blocks);
     let of = row * slots..(row + 1) * slots;
     let (ids, route) = if a.fused != 0 {

@@ -19,7 +19,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (inner, slots) = (a.inner as usize, a.routing.slots());
     let blocks = inner.div_ceil(TILE_COLUMNS);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    let row = live[tile / (blocks * slots)];
+    let row = live.nth(tile / (blocks * slots));
     let slot = tile / blocks % slots;
     let columns = part(inner, TILE_COLUMNS, tile % blocks);
     let id = if a.fused != 0 {

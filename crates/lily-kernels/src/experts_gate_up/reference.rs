@@ -12,7 +12,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let gate_up = io.f32(bind::GATE_UP);
     let (hidden, inner) = (a.norm.hidden(), a.inner as usize);
     let (slots, logits) = (a.routing.slots(), a.routing.logits());
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let scale = a.norm.scale(&x_ss, row);
         let x = a.norm.row(&xn, row);
         let ids = if a.fused != 0 {

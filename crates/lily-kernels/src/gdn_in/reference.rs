@@ -11,7 +11,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let weight = io.f32(bind::WEIGHT);
     let (hidden, channels) = (a.norm.hidden(), a.conv_channels as usize);
     let (v_width, gates) = (a.v_width as usize, 2 * a.v_heads as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let scale = a.norm.scale(&x_ss, row);
         let x = a.norm.row(&xn, row);
         let y: Vec<f32> = weight.chunks(hidden).map(|w| scale * dot(w, x)).collect();

@@ -30,10 +30,10 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let column_tiles = hidden.div_ceil(tile_columns(&a));
     let columns = part(hidden, tile_columns(&a), tile % column_tiles);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    let tokens = &live[part(live.len(), TILE_TOKENS, tile / column_tiles)];
+    let tokens = live.part(TILE_TOKENS, tile / column_tiles);
     let Scratch { inputs, floats, more } = scratch;
     inputs.clear(l.numerics, v_width);
-    for &row in tokens {
+    for row in tokens.iter() {
         // SAFETY: the launch only reads `og`.
         let og = unsafe { l.f32(bind::OG).read(row * v_width..(row + 1) * v_width) };
         if a.step.is_prefill() {
@@ -61,7 +61,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
             floats[t * width + i] = *value;
         }
     }
-    for (&row, sums) in tokens.iter().zip(floats.chunks(width)) {
+    for (row, sums) in tokens.iter().zip(floats.chunks(width)) {
         // SAFETY: these columns of this row belong to this tile alone.
         unsafe { a.residual.store_columns(l, bind::X, row, columns.clone(), sums, Write::Add) };
     }

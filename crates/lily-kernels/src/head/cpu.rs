@@ -21,12 +21,11 @@ pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (vocab, group) = (a.vocab as usize, a.head_rows as usize);
-    let all = a.rows(l.control(bind::CONTROL));
-    let tokens = &all[part(all.len(), TILE_TOKENS, tile / row_tiles(&a))];
+    let tokens = a.rows(l.control(bind::CONTROL)).part(TILE_TOKENS, tile / row_tiles(&a));
     let rows = part(vocab, TILE_GROUPS * group, tile % row_tiles(&a));
     let Scratch { inputs, floats, .. } = scratch;
     inputs.clear(l.numerics, a.norm.hidden());
-    for &(row, _) in tokens {
+    for row in tokens.iter() {
         // SAFETY: this launch writes neither inputs nor sums.
         let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
         inputs.push(x, scale);
@@ -39,7 +38,8 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
             floats[t * rows.len() + i] = *value;
         }
     }
-    for (logits, &(_, out)) in floats.chunks(rows.len()).zip(tokens) {
+    for (logits, row) in floats.chunks(rows.len()).zip(tokens.iter()) {
+        let out = a.output(row);
         let span = out * vocab + rows.start..out * vocab + rows.end;
         // SAFETY: these ids of this row belong to this tile alone.
         unsafe { l.f32(bind::LOGITS).write(span) }.copy_from_slice(logits);

@@ -19,7 +19,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::norm::NormArgs;
-use crate::shape::{LaunchContext, StepArgs};
+use crate::shape::{LaunchContext, LiveRows, StepArgs};
 use crate::table::Kernel;
 
 /// Table entry.
@@ -50,13 +50,18 @@ pub struct Args {
 }
 
 impl Args {
-    /// Input row and output row of everything that is computed.
-    fn rows(&self, control: &[i32]) -> Vec<(usize, usize)> {
+    /// Input rows of everything that is computed.
+    fn rows<'a>(&self, control: &'a [i32]) -> LiveRows<'a> {
         let live = self.step.live_rows(control);
         match self.last_row {
-            0 => live.into_iter().map(|row| (row, row)).collect(),
-            _ => live.last().map(|&row| (row, 0)).into_iter().collect(),
+            0 => live,
+            _ => live.part(1, live.len().saturating_sub(1)),
         }
+    }
+
+    /// Output row of an input row.
+    fn output(&self, row: usize) -> usize {
+        if self.last_row != 0 { 0 } else { row }
     }
 
     /// Best logit and id of the group that starts at `first`.

@@ -9,7 +9,8 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, xn, x_ss) = (io.i32(bind::CONTROL), io.f32(bind::XN), io.f32(bind::X_SS));
     let (weight, hidden) = (io.f32(bind::WEIGHT), a.norm.hidden());
-    for (row, out) in a.rows(&control) {
+    for row in a.rows(&control).iter() {
+        let out = a.output(row);
         let scale = a.norm.scale(&x_ss, row);
         let x = a.norm.row(&xn, row);
         let logits: Vec<f32> = weight.chunks(hidden).map(|w| scale * dot(w, x)).collect();

@@ -19,9 +19,9 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (hidden, logits) = (a.norm.hidden(), a.experts as usize + 1);
     let row_tiles = logits.div_ceil(TILE_ROWS);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    let tokens = &live[part(live.len(), TILE_TOKENS, tile / row_tiles)];
+    let tokens = live.part(TILE_TOKENS, tile / row_tiles);
     scratch.inputs.clear(Numerics::Exact, hidden);
-    for &row in tokens {
+    for row in tokens.iter() {
         // SAFETY: no binding of this launch that holds `x`, its sums or the norm is written.
         let ((x, scale), norm) = unsafe {
             (
@@ -37,7 +37,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let mut out = [0.0; TILE_TOKENS];
     for expert in part(logits, TILE_ROWS, tile % row_tiles) {
         product(l.simd, matrix.row(0, expert), &scratch.inputs, &mut out[..tokens.len()]);
-        for (&token, &value) in tokens.iter().zip(&out) {
+        for (token, &value) in tokens.iter().zip(&out) {
             let at = token * logits + expert;
             // SAFETY: this (token, matrix row) pair belongs to this tile alone.
             unsafe { l.f32(bind::LOGITS).write(at..at + 1)[0] = value };
