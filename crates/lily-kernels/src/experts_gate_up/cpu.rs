@@ -1,7 +1,7 @@
 //! CPU face: one slot of one row by blocks of inner columns.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, multiply, part};
 use crate::math::silu;
 use crate::routing::choose_into;
 
@@ -38,11 +38,10 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let at = (row * slots + slot) * inner;
     // SAFETY: these columns of this slot belong to this tile alone.
     let h = unsafe { l.f32(bind::H).write(at + columns.start..at + columns.end) };
+    let rows = 2 * columns.start..2 * columns.end;
     let matrix = l.matrix(bind::GATE_UP);
-    for (h, column) in h.iter_mut().zip(columns) {
-        let (mut gate, mut up) = ([0.0], [0.0]);
-        product(l.simd, matrix.row(id as usize, 2 * column), &scratch.inputs, &mut gate);
-        product(l.simd, matrix.row(id as usize, 2 * column + 1), &scratch.inputs, &mut up);
-        *h = silu(gate[0]) * up[0];
+    let results = multiply(l.simd, matrix, id as usize, rows, &scratch.inputs, &mut scratch.floats);
+    for (h, [gate, up]) in h.iter_mut().zip(results.as_chunks().0) {
+        *h = silu(*gate) * up;
     }
 }

@@ -8,7 +8,7 @@ fn projection(a: &Args) -> Projection {
 }
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    projection(&l.args()).tiles(l)
+    projection(&l.args()).tiles(l).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
