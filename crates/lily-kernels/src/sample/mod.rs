@@ -178,7 +178,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 }
 
 /// Sequences of the plan.
-fn sequence_range(cx: &LaunchContext<'_>) -> std::ops::Range<usize> {
+fn sequence_range(cx: &LaunchContext<'_>) -> Range<usize> {
     match cx.step {
         Step::Decode { batch } => 0..batch,
         Step::Prefill { sequence, .. } => sequence..sequence + 1,
