@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Engine, EngineError, Generation};
+use crate::engine::{Engine, EngineError, Generation, Progress};
 use crate::sampling::Sampling;
 use crate::weights::{Dtype, parse_header};
 
@@ -236,8 +236,10 @@ fn greedy(engine: &mut Engine, prompt: &[u32], limit: usize) -> Result<Vec<u32>,
     let sequence = engine.open()?;
     let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
     let mut ids = Vec::new();
-    engine.generate(sequence, prompt, &generation, &mut |id| {
-        ids.push(id);
+    engine.generate(sequence, prompt, &generation, &mut |progress| {
+        if let Progress::Token(id) = progress {
+            ids.push(id);
+        }
         ControlFlow::Continue(())
     })?;
     engine.close(sequence);
