@@ -32,10 +32,8 @@ fn greedy(engine: &mut Engine, ids: &[u32], limit: usize) -> Vec<u32> {
     let sequence = engine.open().unwrap();
     let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
     let mut out = Vec::new();
-    let mut collect = |progress| {
-        if let Progress::Token(id) = progress {
-            out.push(id);
-        }
+    let mut collect = |progress: Progress| {
+        out.extend(progress.token());
         ControlFlow::Continue(())
     };
     engine.generate(sequence, ids, &generation, &mut collect).unwrap();

@@ -5,7 +5,9 @@
 use std::ops::ControlFlow;
 
 use lily_cpu::Numerics;
-use lily_model::engine::{Engine, EngineError, EngineOptions, Finish, Generation, Progress, SequenceId};
+use lily_model::engine::{
+    Engine, EngineError, EngineOptions, Finish, Generation, Progress, SequenceId,
+};
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::Sampling;
 use lily_tests::{Golden, cpu, max_difference};
@@ -35,9 +37,7 @@ fn generate(
     let mut out = Vec::new();
     let finish = engine
         .generate(sequence, prompt, generation, &mut |progress| {
-            if let Progress::Token(id) = progress {
-                out.push(id);
-            }
+            out.extend(progress.token());
             if out.len() == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
         .unwrap();

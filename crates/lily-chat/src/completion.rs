@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use lily_model::engine::{Engine, Finish, Generation, Progress, SequenceId};
 use lily_model::sampling::Sampling;
-use lily_text::{
-    Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer,
-};
+use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
 
 use crate::ChatError;
 
@@ -137,21 +135,25 @@ pub fn complete(
     let start = Instant::now();
     let mut first_token = Duration::ZERO;
     let mut tokens: Vec<u32> = Vec::new();
-    let finish = engine.generate(sequence, &request.prompt, &generation, &mut |progress| {
-        match progress {
-            Progress::Prefilled(n) => (writer.on_event)(Event::Prefilled(n)),
-            Progress::Token(id) => {
-                if tokens.is_empty() {
-                    first_token = start.elapsed();
+    let finish =
+        engine.generate(
+            sequence,
+            &request.prompt,
+            &generation,
+            &mut |progress| match progress {
+                Progress::Prefilled(n) => (writer.on_event)(Event::Prefilled(n)),
+                Progress::Token(id) => {
+                    if tokens.is_empty() {
+                        first_token = start.elapsed();
+                    }
+                    tokens.push(id);
+                    if request.stop_ids.contains(&id) {
+                        return ControlFlow::Continue(());
+                    }
+                    writer.push(id, tokens.len())
                 }
-                tokens.push(id);
-                if request.stop_ids.contains(&id) {
-                    return ControlFlow::Continue(());
-                }
-                writer.push(id, tokens.len())
-            }
-        }
-    })?;
+            },
+        )?;
     // What was held back belongs to the text unless a stop string ended it.
     let flow = if writer.stopped { ControlFlow::Continue(()) } else { writer.finish() };
     let finish = match finish {

@@ -39,21 +39,17 @@ impl Conversation {
         match complete(engine, sequence, tokenizer, &rest, on_event) {
             Ok(outcome) => Ok((outcome, kept)),
             Err(error) => {
-                self.reset(engine)?;
+                self.reset(engine);
                 Err(error)
             }
         }
     }
 
     /// Forgets everything.
-    ///
-    /// # Errors
-    /// The device fails.
-    pub fn reset(&mut self, engine: &mut Engine) -> Result<(), ChatError> {
+    pub fn reset(&mut self, engine: &mut Engine) {
         if let Some(sequence) = self.sequence.take() {
-            engine.close(sequence)?;
+            engine.close(sequence);
         }
-        Ok(())
     }
 
     /// Tokens in the states.
@@ -73,7 +69,7 @@ impl Conversation {
                 Ok(tokens) if prompt.len() > tokens.len() && prompt.starts_with(tokens) => {
                     return Ok((sequence, tokens.len()));
                 }
-                _ => self.reset(engine)?,
+                _ => self.reset(engine),
             }
         }
         let sequence = engine.open()?;

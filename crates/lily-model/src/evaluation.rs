@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Engine, EngineError, Generation, Progress};
+use crate::engine::{Engine, EngineError, Generation};
 use crate::sampling::Sampling;
 use crate::weights::{Dtype, parse_header};
 
@@ -237,9 +237,7 @@ fn greedy(engine: &mut Engine, prompt: &[u32], limit: usize) -> Result<Vec<u32>,
     let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
     let mut ids = Vec::new();
     engine.generate(sequence, prompt, &generation, &mut |progress| {
-        if let Progress::Token(id) = progress {
-            ids.push(id);
-        }
+        ids.extend(progress.token());
         ControlFlow::Continue(())
     })?;
     engine.close(sequence);

@@ -28,6 +28,16 @@ pub enum Progress {
     Token(u32),
 }
 
+impl Progress {
+    /// The chosen token, if this is one.
+    pub fn token(self) -> Option<u32> {
+        match self {
+            Self::Token(id) => Some(id),
+            Self::Prefilled(_) => None,
+        }
+    }
+}
+
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
@@ -83,7 +93,8 @@ impl Engine {
         for read in 0.. {
             let token = self.chosen(sequence, start, read)?;
             let position = start + read;
-            if let Some(finish) = self.finish_after(generation, token, read + 1, position, on_progress)
+            if let Some(finish) =
+                self.finish_after(generation, token, read + 1, position, on_progress)
             {
                 self.settle(sequence, position, token)?;
                 return Ok(finish);
@@ -126,7 +137,8 @@ impl Engine {
             let token = chosen?;
             counts.add_produced(token);
             self.sequences[sequence.0].pending = Some(token);
-            if let Some(finish) = self.finish_after(generation, token, produced, position, on_progress)
+            if let Some(finish) =
+                self.finish_after(generation, token, produced, position, on_progress)
             {
                 return Ok(finish);
             }
