@@ -43,6 +43,9 @@ pub struct ModelArgs {
     /// Model folder in the Hugging Face / MLX layout.
     #[arg(short, long)]
     pub model: PathBuf,
+    /// Device that runs the model.
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
     /// Compute with f32 activations and an f32 KV cache.
     #[arg(long)]
     pub exact: bool,
@@ -52,6 +55,15 @@ pub struct ModelArgs {
     /// Largest prefill chunk, in tokens.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
     pub chunk: usize,
+}
+
+/// Devices of this build.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The best device of this machine; the CPU is the only one so far.
+    Auto,
+    /// The processor.
+    Cpu,
 }
 
 /// `lily run`.

@@ -8,7 +8,7 @@ use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, stop_tokens};
 
-use crate::args::ModelArgs;
+use crate::args::{DeviceChoice, ModelArgs};
 
 /// An engine ready to run.
 pub struct Loaded {
@@ -36,8 +36,11 @@ pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded
     }
     let stop_ids = stop_tokens(&args.model, config)?;
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device =
-        CpuDevice::new(CpuOptions { numerics, threads: args.threads, ..CpuOptions::default() });
+    let device = match args.device {
+        DeviceChoice::Auto | DeviceChoice::Cpu => {
+            CpuDevice::new(CpuOptions { numerics, threads: args.threads, ..CpuOptions::default() })
+        }
+    };
     let options = EngineOptions {
         context,
         chunk: args.chunk,

@@ -104,8 +104,12 @@ impl Engine {
         for produced in 1.. {
             let position = self.sequence(sequence)?.position();
             let logits = self.logits(sequence)?;
-            let token =
-                generation.sampling.choose(&logits, self.shape.vocab_used, &counts, position)?;
+            let chosen =
+                generation.sampling.choose(&logits, self.shape.vocab_used, &counts, position);
+            if chosen.is_err() {
+                self.give_up(sequence);
+            }
+            let token = chosen?;
             counts.add_produced(token);
             self.sequences[sequence.0].pending = Some(token);
             if let Some(finish) = self.finish_after(generation, token, produced, position, on_token)
@@ -162,7 +166,7 @@ impl Engine {
         let plan = self.decode_plan(position.min(self.session.capacity - 1), Choice::Device)?;
         let result = self.device.submit(plan);
         if result.is_err() {
-            self.sequences[sequence.0].fail();
+            self.give_up(sequence);
         }
         Ok(result?)
     }
@@ -184,8 +188,7 @@ impl Engine {
             Ok(token) if row[control::PRODUCED] as usize > index => Ok(token),
             // The device halts before the host does only where it met a NaN.
             _ => {
-                self.sequences[sequence.0].fail();
-                self.write_control(sequence)?;
+                self.give_up(sequence);
                 Err(EngineError::NotFinite { position: start + index })
             }
         }
@@ -199,7 +202,11 @@ impl Engine {
         position: usize,
         pending: u32,
     ) -> Result<(), EngineError> {
-        self.device.wait()?;
+        let waited = self.device.wait();
+        if waited.is_err() {
+            self.give_up(sequence);
+        }
+        waited?;
         let generated = position > self.sequence(sequence)?.oldest;
         self.read_control(sequence)?;
         let run_ahead = self.session.run_ahead;
@@ -207,12 +214,16 @@ impl Engine {
         let reached = state.control[control::POSITION] as usize;
         state.oldest = state.oldest.max(reached.saturating_sub(run_ahead));
         state.pending = Some(pending);
-        if generated {
-            state.logits_row = sequence.0;
-        }
         state.control[control::POSITION] = position as i32;
         state.control[control::TOKEN] = pending as i32;
         state.control[control::HALT] = 1;
+        if generated {
+            self.own_logits(sequence, sequence.0..sequence.0 + 1);
+        }
+        if reached != position {
+            // The row holds the logits of a step that is taken back.
+            self.sequences[sequence.0].logits_row = None;
+        }
         self.write_control(sequence)
     }
 }

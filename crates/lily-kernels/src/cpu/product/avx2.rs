@@ -10,8 +10,10 @@ use super::portable::group_scale;
 use crate::cpu::lanes::LANES;
 use crate::cpu::simd::avx2::{load, load_bf16, store, sum};
 
-/// How far ahead of the codes in use memory is asked for, in bytes: a few rows of 2,048 weights.
+/// How far ahead of the codes in use memory is asked for, in bytes: two rows of 2,048 weights.
 const AHEAD: usize = 2048;
+/// Bytes of 4-bit codes for each byte of scales.
+const SCALE_SHARE: usize = 16;
 
 /// Rounds a group to 8 bits, as the portable body.
 #[target_feature(enable = "avx2,fma")]
@@ -91,7 +93,11 @@ pub(super) fn product(row: &RowRef<'_>, inputs: &Inputs, first: usize, out: &mut
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn int8<const T: usize>(row: &RowRef<'_>, inputs: &Inputs, first: usize, out: &mut [f32]) {
-    let tokens: [Token<'_>; T] = std::array::from_fn(|t| inputs.token(first + t));
+    // Loops, not closures: those are not inlined into code for other instruction sets.
+    let mut tokens = [inputs.token(first); T];
+    for (t, token) in tokens.iter_mut().enumerate() {
+        *token = inputs.token(first + t);
+    }
     let sums = match row.format {
         RowFormat::Q4 => int8_groups::<T, { GROUP / 2 }>(row, &tokens),
         _ => int8_groups::<T, GROUP>(row, &tokens),
@@ -111,7 +117,7 @@ fn int8_groups<const T: usize, const BYTES: usize>(
     // Scales and biases of eight groups at a time; those of the last few are filled up.
     let (scales, last_scales) = row.scales.as_chunks::<{ 2 * LANES }>();
     let (biases, last_biases) = row.biases.as_chunks::<{ 2 * LANES }>();
-    let last = [last_scales, last_biases].map(fill_up);
+    let last = [fill_up(last_scales), fill_up(last_biases)];
     // Checked once here, so that the loops below need not.
     assert!(row.scales.len() == 2 * groups && row.biases.len() == 2 * groups);
     for t in tokens {
@@ -127,9 +133,9 @@ fn int8_groups<const T: usize, const BYTES: usize>(
             true => (&scales[block], &biases[block]),
             false => (&last[0], &last[1]),
         };
-        prefetch(codes[first].as_ptr(), LANES * BYTES);
-        prefetch(scales.as_ptr(), 1);
-        prefetch(biases.as_ptr(), 1);
+        prefetch(codes[first].as_ptr().wrapping_add(AHEAD), LANES * BYTES);
+        prefetch(scales.as_ptr().wrapping_add(AHEAD / SCALE_SHARE), 1);
+        prefetch(biases.as_ptr().wrapping_add(AHEAD / SCALE_SHARE), 1);
         let (scales, biases) = (load_bf16(scales), load_bf16(biases));
         let mut factors = [[0f32; LANES]; T];
         for t in 0..T {
@@ -161,7 +167,11 @@ fn int8_groups<const T: usize, const BYTES: usize>(
             add(&mut even, n - 1);
         }
     }
-    std::array::from_fn(|t| sum(_mm256_add_ps(even[t], odd[t])))
+    let mut out = [0.0; T];
+    for t in 0..T {
+        out[t] = sum(_mm256_add_ps(even[t], odd[t]));
+    }
+    out
 }
 
 /// Values of the last groups, then zeros. Apart from the loop, whose registers a call would cost.
@@ -172,16 +182,15 @@ fn fill_up(bytes: &[u8]) -> [u8; 2 * LANES] {
     padded
 }
 
-/// Asks for memory that comes `AHEAD` bytes after the rows in use: the processor's own prefetch is
-/// slow to follow rows whose codes, scales and biases lie apart.
+/// Asks for memory that is needed soon: the processor's own prefetch is slow to follow rows whose
+/// codes, scales and biases lie apart.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn prefetch(from: *const u8, bytes: usize) {
     const LINE: usize = 64;
     for line in 0..bytes.div_ceil(LINE) {
-        let address = from.wrapping_add(AHEAD + line * LINE);
-        // SAFETY: a prefetch may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        // Any address will do, also one past the rows.
+        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * LINE).cast());
     }
 }
 
