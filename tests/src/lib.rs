@@ -1,11 +1,14 @@
 //! Golden models and engines for the tests of this crate.
 
+pub mod rig;
+pub mod spoil;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_kernels::table;
-use lily_model::engine::{Engine, EngineOptions};
+use lily_model::engine::{Engine, EngineError, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, parse_header};
 use lily_plan::{Device, Interpreter, Precision};
@@ -60,11 +63,20 @@ impl Golden {
 
     /// An engine on a device.
     pub fn engine(&self, device: Box<dyn Device>, options: EngineOptions) -> Engine {
-        let checkpoint = Checkpoint::open(&self.folder).expect("the golden checkpoint opens");
-        let shape = model_shape(checkpoint.config());
-        let weights = checkpoint.weights().expect("the golden weights are complete");
-        Engine::new(device, shape, weights, options).expect("the golden model loads")
+        load(&self.folder, device, options).expect("the golden model loads")
     }
+}
+
+/// An engine for a folder, or why its model does not run.
+pub fn load(
+    folder: &Path,
+    device: Box<dyn Device>,
+    options: EngineOptions,
+) -> Result<Engine, EngineError> {
+    let checkpoint = Checkpoint::open(folder).expect("the checkpoint opens");
+    let shape = model_shape(checkpoint.config());
+    let weights = checkpoint.weights().expect("the weights are complete");
+    Engine::new(device, shape, weights, options)
 }
 
 /// A CPU device with two threads.

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use lily_cpu::Numerics;
-use lily_model::engine::{Engine, EngineOptions, Generation};
+use lily_model::engine::{Engine, EngineOptions, Generation, Progress};
 use lily_model::evaluation::{Reference, evaluate};
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::Sampling;
@@ -32,8 +32,8 @@ fn greedy(engine: &mut Engine, ids: &[u32], limit: usize) -> Vec<u32> {
     let sequence = engine.open().unwrap();
     let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
     let mut out = Vec::new();
-    let mut collect = |id| {
-        out.push(id);
+    let mut collect = |progress: Progress| {
+        out.extend(progress.token());
         ControlFlow::Continue(())
     };
     engine.generate(sequence, ids, &generation, &mut collect).unwrap();

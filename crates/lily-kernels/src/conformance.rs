@@ -106,8 +106,8 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
     let got = run(device, case, &case.contents).map_err(text)?;
     let memory = ContentsMemory(&case.contents);
     let launch = &case.plan.launches()[0];
-    let live = live(case, &memory);
-    let written = mask(case, launch, &live, |b| b.write.as_ref());
+    let live = live(&case.plan, &memory);
+    let written = mask(&case.plan, launch, &live, |b| b.write.as_ref());
     let tolerance = match bar {
         Bar::Exact => case.tolerance.exact,
         Bar::Int8 => case.tolerance.int8,
@@ -118,7 +118,7 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
         compare(&want[i], &got[i], &case.contents[i], &written[i], tolerance)
             .map_err(|e| format!("{}: {e}", buffer.name))?;
     }
-    let read = mask(case, launch, &live, |b| b.read.as_ref());
+    let read = mask(&case.plan, launch, &live, |b| b.read.as_ref());
     let poisoned: Vec<Contents> =
         case.contents.iter().zip(&read).map(|(c, keep)| poison(c, keep)).collect();
     let again = run(device, case, &poisoned).map_err(text)?;
@@ -131,6 +131,39 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
                 buffer.name
             ));
         }
+    }
+    Ok(())
+}
+
+/// Contents of every buffer around one launch of a plan.
+pub struct Around<'a> {
+    /// Before the launch; exact ranges follow from them.
+    pub before: &'a [Contents],
+    /// After its reference.
+    pub want: &'a [Contents],
+    /// After a device ran it on the same contents.
+    pub got: &'a [Contents],
+}
+
+/// Compares one launch of any plan with its reference: what it writes within `tolerance`, everything
+/// else bit for bit. Buffers given as [`Contents::Weight`] are left out; those that the launch binds,
+/// the control block and the prompt are needed. The error says what differs.
+pub fn compare_launch(
+    plan: &Plan,
+    launch: &Launch,
+    around: &Around<'_>,
+    tolerance: f32,
+) -> Result<(), String> {
+    let memory = ContentsMemory(around.before);
+    let written = mask(plan, launch, &live(plan, &memory), |b| b.write.as_ref());
+    for (id, buffer) in plan.buffers().iter() {
+        let i = id.index();
+        let (want, got, before) = (&around.want[i], &around.got[i], &around.before[i]);
+        if *before == Contents::Weight {
+            continue;
+        }
+        compare(want, got, before, &written[i], tolerance)
+            .map_err(|e| format!("{}: {e}", buffer.name))?;
     }
     Ok(())
 }
@@ -190,14 +223,14 @@ impl Memory for ContentsMemory<'_> {
     }
 }
 
-fn live<'a>(case: &Case, memory: &'a ContentsMemory<'a>) -> Live<'a> {
-    let find = |name: &str| case.plan.buffers().find(name).map_or(&[][..], |id| memory.i32(id));
-    Live::new(case.plan.step(), find("control"), find("prompt"), Some(memory))
+fn live<'a>(plan: &Plan, memory: &'a ContentsMemory<'a>) -> Live<'a> {
+    let find = |name: &str| plan.buffers().find(name).map_or(&[][..], |id| memory.i32(id));
+    Live::new(plan.step(), find("control"), find("prompt"), Some(memory))
 }
 
 /// Elements of every buffer inside the exact ranges picked from the launch's bindings.
 fn mask<'a>(
-    case: &Case,
+    plan: &Plan,
     launch: &'a Launch,
     live: &Live<'_>,
     pick: impl Fn(&'a lily_plan::Binding) -> Option<&'a Access>,
@@ -205,9 +238,9 @@ fn mask<'a>(
     let weight = |b: &lily_plan::Buffer| b.kind == BufferKind::Weight;
     let empty = |b: &lily_plan::Buffer| if weight(b) { 0 } else { b.elements() };
     let mut masks: Vec<Vec<bool>> =
-        case.plan.buffers().iter().map(|(_, b)| vec![false; empty(b)]).collect();
+        plan.buffers().iter().map(|(_, b)| vec![false; empty(b)]).collect();
     for binding in &launch.bindings {
-        let buffer = case.plan.buffers().get(binding.buffer);
+        let buffer = plan.buffers().get(binding.buffer);
         if let (Some(access), false) = (pick(binding), weight(buffer)) {
             for region in access.exact(live) {
                 region.for_each_run(&buffer.shape, |run| {

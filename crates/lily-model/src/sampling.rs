@@ -58,12 +58,23 @@ impl Sampling {
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
 pub enum SamplingError {
-    /// A logit that could be chosen is NaN or positive infinity.
+    /// A logit that could be chosen is NaN or positive infinity, or all are negative infinity.
     #[error(
         "the model's output for token {token} is {value}, need finite numbers; \
          the checkpoint or a kernel is damaged"
     )]
     NotFinite {
+        /// The token.
+        token: usize,
+        /// Its logit.
+        value: f32,
+    },
+    /// Penalties and biases leave no token with a finite logit.
+    #[error(
+        "penalties and biases make the logit of token {token} {value} and leave nothing to choose; \
+         use smaller ones"
+    )]
+    NothingLeft {
         /// The token.
         token: usize,
         /// Its logit.
@@ -132,10 +143,14 @@ impl Sampling {
         position: usize,
     ) -> Result<u32, SamplingError> {
         let mut logits = logits[..vocab_used.min(logits.len())].to_vec();
-        if let Some(token) = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY) {
-            return Err(SamplingError::NotFinite { token, value: logits[token] });
+        if let Some((token, value)) = not_choosable(&logits) {
+            return Err(SamplingError::NotFinite { token, value });
         }
         self.apply_penalties(&mut logits, counts);
+        // Penalties and biases have no upper limit: they may leave nothing that can be chosen.
+        if let Some((token, value)) = not_choosable(&logits) {
+            return Err(SamplingError::NothingLeft { token, value });
+        }
         if self.temperature <= 0.0 {
             return Ok(argmax(&logits) as u32);
         }
@@ -195,6 +210,14 @@ impl Sampling {
         candidates.retain(|(_, p)| *p >= least);
         candidates
     }
+}
+
+/// A logit that keeps any token from being chosen: NaN, positive infinity, or the largest if that is
+/// negative infinity.
+fn not_choosable(logits: &[f32]) -> Option<(usize, f32)> {
+    let bad = logits.iter().position(|l| l.is_nan() || *l == f32::INFINITY);
+    let bad = bad.or_else(|| logits.iter().all(|l| !l.is_finite()).then_some(0))?;
+    Some((bad, logits.get(bad).copied().unwrap_or(f32::NEG_INFINITY)))
 }
 
 /// Largest value, lowest index on ties. `values` is not empty and holds no NaN.
@@ -261,6 +284,32 @@ mod tests {
         ));
         assert!(s.choose(&nan, 1, &counts, 0).is_ok());
         assert!(s.choose(&[f32::NEG_INFINITY, 0.0], 2, &counts, 0).is_ok());
+        for s in [Sampling::greedy(), s] {
+            let none = s.choose(&[f32::NEG_INFINITY; 2], 2, &counts, 0);
+            assert!(matches!(none, Err(SamplingError::NotFinite { token: 0, .. })), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn penalties_and_biases_that_leave_nothing_to_choose_are_refused() {
+        let mut counts = TokenCounts::default();
+        counts.add_produced(1);
+        let greedy = Sampling::greedy;
+        let bias = |value| HashMap::from([(0, value), (1, value)]);
+        for (s, token) in [
+            (Sampling { logit_bias: bias(f32::NEG_INFINITY), ..greedy() }, 0),
+            (Sampling { repetition_penalty: 1e-39, ..greedy() }, 1),
+            (Sampling { logit_bias: bias(f32::MAX), ..greedy() }, 0),
+        ] {
+            for temperature in [0.0, 1.0] {
+                let s = Sampling { temperature, ..s.clone() };
+                let result = s.choose(&[2e38, 3e38], 2, &counts, 0);
+                assert!(
+                    matches!(result, Err(SamplingError::NothingLeft { token: t, .. }) if t == token),
+                    "{result:?}"
+                );
+            }
+        }
     }
 
     #[test]

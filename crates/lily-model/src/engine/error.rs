@@ -57,6 +57,11 @@ pub enum EngineError {
     /// The sequence is closed, or an earlier failure left it without a defined state.
     #[error("sequence {0} is not open or has failed; open a new one")]
     BadSequence(usize),
+    /// Nothing computed logits for the sequence, or another one has used their memory since.
+    #[error(
+        "sequence {0} has no logits; end a chunk with them, and read them before another sequence runs"
+    )]
+    NoLogits(usize),
     /// A token id outside of the vocabulary.
     #[error("token {token} at index {index} is outside of the vocabulary of {vocab} tokens")]
     Token {
@@ -98,6 +103,12 @@ pub enum EngineError {
         /// Buffer name.
         buffer: String,
     },
+    /// A saved state of another model, or of an engine that is set up otherwise.
+    #[error(
+        "the saved state belongs to another model, precision or number of steps to take back; \
+         restore it where it was saved, or feed its tokens again"
+    )]
+    ForeignSnapshot,
     /// The device met logits that are not finite; no token was chosen.
     #[error(
         "the model's output at position {position} is not finite; the request ends without a token"

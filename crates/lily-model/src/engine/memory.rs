@@ -1,9 +1,11 @@
 //! How much memory a session takes, and the largest context that fits.
 
+use std::ops::RangeInclusive;
+
 use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::BufferKind;
 
-use crate::plan::{MatrixBytes, declare};
+use crate::plan::{MatrixBytes, declare, splits};
 
 /// Bytes of a session by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +32,31 @@ impl MemoryPlan {
     }
 }
 
-/// The largest context, in positions, whose session fits into `limit` bytes; 0 if none does.
+/// Contexts that an engine accepts, in positions.
+pub(super) const CONTEXTS: RangeInclusive<usize> = 2..=1 << 24;
+
+/// The largest context, in positions, whose session fits into `limit` bytes; 0 if none does. Chunk
+/// and blocks of keys shrink with it, as they do when an engine is set up.
 pub fn largest_context(shape: &ModelShape, session: &SessionShape, limit: u64) -> usize {
-    let total = |capacity| MemoryPlan::new(shape, &SessionShape { capacity, ..*session }).total();
-    let fixed = total(1);
-    let per_position = total(2) - fixed;
-    if fixed > limit {
+    let fits = |capacity| {
+        let tokens = session.tokens.min(capacity);
+        let logit_rows = session.logit_rows.min(tokens);
+        let session =
+            SessionShape { capacity, tokens, logit_rows, splits: splits(capacity), ..*session };
+        MemoryPlan::new(shape, &session).total() <= limit
+    };
+    let (mut largest, mut too_large) = (*CONTEXTS.start(), *CONTEXTS.end() + 1);
+    if !fits(largest) {
         return 0;
     }
-    match (limit - fixed).checked_div(per_position) {
-        Some(more) => usize::try_from(more).unwrap_or(usize::MAX).saturating_add(1),
-        None => usize::MAX,
+    // Memory grows with the context: halve what lies between one that fits and one that does not.
+    while too_large - largest > 1 {
+        let middle = largest + (too_large - largest) / 2;
+        if fits(middle) {
+            largest = middle;
+        } else {
+            too_large = middle;
+        }
     }
+    largest
 }

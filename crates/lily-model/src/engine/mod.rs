@@ -13,12 +13,13 @@ use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
 
 pub use error::EngineError;
-pub use generate::{Finish, Generation};
+pub use generate::{Finish, Generation, Progress};
 pub use memory::{MemoryPlan, largest_context};
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
+use memory::CONTEXTS;
 use plans::PlanCache;
 use sequence::Sequence;
 
@@ -120,12 +121,25 @@ impl Engine {
 
     /// The first forward pass: a few tokens, then one step. Refuses what is not finite.
     fn probe(&mut self) -> Result<(), EngineError> {
-        let tokens = PROBE_TOKENS.min(self.session.capacity.saturating_sub(1) as u32).max(1);
-        let ids: Vec<u32> = (0..tokens).map(|i| i % self.shape.vocab_used as u32).collect();
+        let tokens = PROBE_TOKENS.min(self.session.capacity as u32 - 1);
+        let ids: Vec<u32> = (0..=tokens).map(|i| i % self.shape.vocab_used as u32).collect();
+        let (last, first) = ids.split_last().ok_or(EngineError::EmptyPrompt)?;
         let sequence = self.open()?;
-        self.prefill(sequence, &ids, PrefillEnd::Logits)?;
-        let logits = self.logits(sequence)?;
+        self.prefill(sequence, first, PrefillEnd::Logits)?;
+        self.probe_logits(sequence)?;
+        self.step(sequence, *last)?;
+        self.probe_logits(sequence)?;
+        if let Err(EngineError::PoisonedState { buffer, .. }) = self.snapshot(sequence) {
+            return Err(EngineError::Probe {
+                what: format!("a state in {buffer} that is not finite"),
+            });
+        }
         self.close(sequence);
+        Ok(())
+    }
+
+    fn probe_logits(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
+        let logits = self.logits(sequence)?;
         match logits[..self.shape.vocab_used].iter().find(|l| !l.is_finite()) {
             None => Ok(()),
             Some(value) => Err(EngineError::Probe { what: format!("the logit {value}") }),
@@ -207,9 +221,11 @@ impl Engine {
         self.finish_chunk(sequence, ids, PrefillEnd::Logits)
     }
 
-    /// Logits of the sequence's last step or chunk, `[vocab]`.
+    /// Logits of the sequence's last step or chunk, `[vocab]`. Sequences share the memory: they must
+    /// be read before another one runs.
     pub fn logits(&mut self, sequence: SequenceId) -> Result<Vec<f32>, EngineError> {
         let row = self.sequence(sequence)?.logits_row;
+        let row = row.ok_or(EngineError::NoLogits(sequence.0))?;
         let vocab = self.shape.vocab;
         Ok(read_f32(self.device.as_mut(), self.buffers.scratch.logits, row * vocab, vocab)?)
     }
@@ -225,7 +241,8 @@ impl Engine {
         self.write_control(sequence)?;
         self.submit(sequence, plan)?;
         let ahead = self.session.run_ahead;
-        self.sequences[sequence.0].advance(&[token], sequence.0, ahead);
+        self.sequences[sequence.0].advance(&[token], ahead);
+        self.own_logits(sequence, sequence.0..sequence.0 + 1);
         self.sequences[sequence.0].control[control::HALT] = 1;
         self.write_control(sequence)
     }
@@ -266,13 +283,17 @@ impl Engine {
         if end == PrefillEnd::Sample {
             self.read_control(sequence)?;
         }
+        self.sequences[sequence.0].feed_chunk(ids);
+        match end {
+            PrefillEnd::More => {}
+            PrefillEnd::Sample | PrefillEnd::Logits => self.own_logits(sequence, 0..1),
+            PrefillEnd::AllLogits => self.own_logits(sequence, 0..ids.len()),
+        }
         let state = &mut self.sequences[sequence.0];
-        state.feed_chunk(ids);
         if end == PrefillEnd::Sample {
             if state.control[control::HALT] == control::NON_FINITE {
                 let position = state.position();
-                state.fail();
-                self.write_control(sequence)?;
+                self.give_up(sequence);
                 return Err(EngineError::NotFinite { position });
             }
             state.pending = u32::try_from(state.control[control::TOKEN]).ok();
@@ -286,7 +307,7 @@ impl Engine {
     fn submit(&mut self, sequence: SequenceId, plan: PlanId) -> Result<(), EngineError> {
         let result = self.device.submit(plan).and_then(|()| self.device.wait());
         if result.is_err() {
-            self.sequences[sequence.0].fail();
+            self.give_up(sequence);
         }
         Ok(result?)
     }
@@ -303,7 +324,7 @@ fn session_shape(
         }
         Err(EngineError::Option { name, found, need: format!("{from} to {to}") })
     };
-    range("context", options.context, 2, 1 << 24)?;
+    range("context", options.context, *CONTEXTS.start(), *CONTEXTS.end())?;
     range("batch", options.batch, 1, 1024)?;
     range("chunk", options.chunk, 1, 16384)?;
     range("run_ahead", options.run_ahead, 1, 32)?;

@@ -1,5 +1,7 @@
 //! What the host knows of a sequence.
 
+use std::ops::Range;
+
 use lily_plan::{DeviceError, control, write_i32};
 
 use super::{Engine, EngineError};
@@ -34,8 +36,8 @@ pub(crate) struct Sequence {
     /// Oldest position whose recurrent state is still in the ring.
     pub(crate) oldest: usize,
     pub(crate) control: [i32; control::WORDS],
-    /// Row of the logits buffer that holds this sequence's last logits.
-    pub(crate) logits_row: usize,
+    /// Row of the logits buffer that holds this sequence's last logits, until another writes there.
+    pub(crate) logits_row: Option<usize>,
 }
 
 impl Sequence {
@@ -49,7 +51,7 @@ impl Sequence {
             pending: None,
             oldest: 0,
             control,
-            logits_row: 0,
+            logits_row: None,
         }
     }
 
@@ -62,16 +64,15 @@ impl Sequence {
         self.tokens.extend_from_slice(ids);
         self.oldest = self.tokens.len();
         self.pending = None;
-        self.logits_row = 0;
+        self.logits_row = None;
     }
 
     /// Books decode steps: each leaves the state before it in the ring, `run_ahead` of them.
-    pub(crate) fn advance(&mut self, fed: &[u32], logits_row: usize, run_ahead: usize) {
+    pub(crate) fn advance(&mut self, fed: &[u32], run_ahead: usize) {
         self.tokens.extend_from_slice(fed);
         self.oldest = self.oldest.max(self.tokens.len().saturating_sub(run_ahead));
         self.control[control::POSITION] = self.tokens.len() as i32;
         self.pending = None;
-        self.logits_row = logits_row;
     }
 
     pub(crate) fn fail(&mut self) {
@@ -92,7 +93,27 @@ impl Engine {
 
     /// Gives a sequence back. Its memory is not cleared: position 0 reads no state.
     pub fn close(&mut self, sequence: SequenceId) {
-        self.sequences[sequence.0] = Sequence::closed();
+        if let Some(state) = self.sequences.get_mut(sequence.0) {
+            *state = Sequence::closed();
+        }
+    }
+
+    /// Books that a plan has written logits of `sequence` to `rows`, the last ones to the last row.
+    pub(crate) fn own_logits(&mut self, sequence: SequenceId, rows: Range<usize>) {
+        for state in &mut self.sequences {
+            if state.logits_row.is_some_and(|row| rows.contains(&row)) {
+                state.logits_row = None;
+            }
+        }
+        self.sequences[sequence.0].logits_row = rows.last();
+    }
+
+    /// Marks a sequence whose state is undefined, and halts it so that other sequences' steps leave
+    /// it alone.
+    pub(crate) fn give_up(&mut self, sequence: SequenceId) {
+        self.sequences[sequence.0].fail();
+        // The cause is already on its way to the caller; a device that fails here fails again there.
+        let _ = self.write_control(sequence);
     }
 
     /// Tokens in the states of a sequence.
@@ -116,6 +137,7 @@ impl Engine {
         let state = &mut self.sequences[sequence.0];
         state.tokens.truncate(position);
         state.pending = None;
+        state.logits_row = None;
         state.control[control::POSITION] = position as i32;
         self.write_control(sequence)
     }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use lily_plan::{BufferId, Element};
+use lily_kernels::ModelShape;
+use lily_plan::{BufferId, Element, Precision};
 
 use super::sequence::Sequence;
 use super::{Engine, EngineError, SequenceId};
@@ -14,6 +15,10 @@ use crate::plan::MixerBuffers;
 pub struct Snapshot {
     sequence: Sequence,
     pieces: Vec<Vec<u8>>,
+    /// What the pieces' layout follows from: another engine may differ.
+    shape: ModelShape,
+    run_ahead: usize,
+    precision: Precision,
 }
 
 impl Snapshot {
@@ -51,17 +56,34 @@ impl Engine {
             pieces.push(bytes);
         }
         let oldest = state.position();
-        Ok(Snapshot { sequence: Sequence { oldest, ..state }, pieces })
+        Ok(Snapshot {
+            sequence: Sequence { oldest, logits_row: None, ..state },
+            pieces,
+            shape: self.shape.clone(),
+            run_ahead: self.session.run_ahead,
+            precision: self.session.precision,
+        })
     }
 
-    /// Puts a saved state into an open sequence, which may be another one.
+    /// Puts a saved state into an open sequence, which may be another one, also of another engine
+    /// with the same model, precision and steps to take back.
     pub fn restore(
         &mut self,
         sequence: SequenceId,
         snapshot: &Snapshot,
     ) -> Result<(), EngineError> {
         self.sequence(sequence)?;
-        let pieces = self.pieces(sequence, snapshot.sequence.position());
+        let same = snapshot.shape == self.shape
+            && snapshot.run_ahead == self.session.run_ahead
+            && snapshot.precision == self.session.precision;
+        if !same {
+            return Err(EngineError::ForeignSnapshot);
+        }
+        let (needed, context) = (snapshot.sequence.position(), self.session.capacity);
+        if needed > context {
+            return Err(EngineError::ContextFull { needed, context });
+        }
+        let pieces = self.pieces(sequence, needed);
         for (piece, bytes) in pieces.into_iter().zip(&snapshot.pieces) {
             let size = self.buffers.table.get(piece.buffer).element.bytes().unwrap_or(0);
             self.device.write(piece.buffer, piece.elements.start * size, bytes)?;
@@ -74,8 +96,11 @@ impl Engine {
     pub fn fork(&mut self, sequence: SequenceId) -> Result<SequenceId, EngineError> {
         let snapshot = self.snapshot(sequence)?;
         let copy = self.open()?;
-        self.restore(copy, &snapshot)?;
-        Ok(copy)
+        let restored = self.restore(copy, &snapshot);
+        if restored.is_err() {
+            self.close(copy);
+        }
+        restored.map(|()| copy)
     }
 
     /// Everything that a sequence at `position` may still read, always in the same order.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use lily_model::engine::{Finish, Generation};
+use lily_model::engine::{Finish, Generation, Progress};
 use lily_model::sampling::Sampling;
 use serde_json::json;
 
@@ -27,7 +27,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut first_token = Duration::ZERO;
     let mut tokens = Vec::new();
     let mut print_error = None;
-    let finish = loaded.engine.generate(sequence, &args.tokens, &generation, &mut |token| {
+    let finish = loaded.engine.generate(sequence, &args.tokens, &generation, &mut |progress| {
+        let Progress::Token(token) = progress else { return ControlFlow::Continue(()) };
         if tokens.is_empty() {
             first_token = start.elapsed();
         }

@@ -1,0 +1,16 @@
+//! Errors of a completion.
+
+use lily_model::engine::EngineError;
+use lily_text::TextError;
+
+/// Why a completion failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatError {
+    /// The engine failed, or refused the request.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Tokenizer or template failed, or refused the request.
+    #[error(transparent)]
+    Text(#[from] TextError),
+}

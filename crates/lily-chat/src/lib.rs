@@ -1,0 +1,15 @@
+//! From text to text: what the terminal and the server share.
+//!
+//! A [`Completion`] runs a prompt through an engine and hands out text as it becomes whole: ids to
+//! characters, the thought apart from the answer, and the answer up to a stop string. A
+//! [`Conversation`] keeps a sequence from turn to turn and feeds only what is new.
+
+#![forbid(unsafe_code)]
+
+mod completion;
+mod conversation;
+mod error;
+
+pub use completion::{CompletionRequest, Event, FinishReason, Outcome, Timings, complete};
+pub use conversation::Conversation;
+pub use error::ChatError;
