@@ -1,6 +1,6 @@
 //! From text to text: what the terminal and the server share.
 //!
-//! A [`Completion`] runs a prompt through an engine and hands out text as it becomes whole: ids to
+//! [`complete`] runs a prompt through an engine and hands out text as it becomes whole: ids to
 //! characters, the thought apart from the answer, and the answer up to a stop string. A
 //! [`Conversation`] keeps a sequence from turn to turn and feeds only what is new.
 
