@@ -23,7 +23,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// A screen; a thought is shown on a terminal only.
+    /// A screen. A thought is dimmed on a terminal; elsewhere it stands between `<think>` and
+    /// `</think>`.
     pub fn new(hide_thinking: bool) -> Self {
         let out_terminal = io::stdout().is_terminal();
         // NO_COLOR counts unless it is empty, see no-color.org.
@@ -32,7 +33,7 @@ impl Screen {
             out_terminal,
             err_terminal: io::stderr().is_terminal(),
             colour: wanted,
-            show_thought: out_terminal && !hide_thinking,
+            show_thought: !hide_thinking,
             progress: false,
             in_thought: false,
             at_line_start: true,
@@ -57,18 +58,18 @@ impl Screen {
         }
         let mut out = io::stdout().lock();
         if self.show_thought && !reasoning.is_empty() {
-            self.in_thought = true;
+            let begins = !std::mem::replace(&mut self.in_thought, true);
             let text = self.safe(reasoning);
-            if self.colour {
-                write!(out, "{DIM}{text}{PLAIN}")?;
-            } else {
-                write!(out, "{text}")?;
+            match self.colour && self.out_terminal {
+                true => write!(out, "{DIM}{text}{PLAIN}")?,
+                false => write!(out, "{}{text}", if begins { "<think>\n" } else { "" })?,
             }
             self.at_line_start = reasoning.ends_with('\n');
         }
         if !content.is_empty() {
             if std::mem::take(&mut self.in_thought) {
-                write!(out, "{}\n", if self.at_line_start { "" } else { "\n" })?;
+                let end = if self.colour && self.out_terminal { "" } else { "</think>\n" };
+                write!(out, "{}{end}\n", if self.at_line_start { "" } else { "\n" })?;
             }
             write!(out, "{}", self.safe(content))?;
             self.at_line_start = content.ends_with('\n');

@@ -142,12 +142,14 @@ fn streamed_text_equals_the_text_of_the_json_object() {
 }
 
 #[test]
-fn a_thought_is_a_field_of_its_own_and_a_pipe_does_not_get_it() {
+fn a_thought_is_a_field_of_its_own_and_can_be_hidden() {
     let args = ["run", "-m", model(), "Hello", "--think", "--max-tokens", "12"];
     let object = json(&[&args[..], &["--json"]].concat());
-    assert!(!object["reasoning"].as_str().unwrap().is_empty());
+    let thought = object["reasoning"].as_str().unwrap();
+    assert!(!thought.is_empty());
     assert_eq!(object["text"], "");
-    assert_eq!(ok(&args), "");
+    assert_eq!(ok(&args).trim_end(), format!("<think>\n{thought}").trim_end());
+    assert_eq!(ok(&[&args[..], &["--hide-thinking"]].concat()), "");
     let closed =
         json(&["run", "-m", model(), "Hello", "--no-think", "--max-tokens", "12", "--json"]);
     assert_eq!(closed["reasoning"], Value::Null);
@@ -246,6 +248,9 @@ fn kept_thoughts_let_a_chat_read_only_what_is_new() {
         "0",
         "--no-think",
         "--preserve-thinking",
+        // Always `a`: an answer that becomes the same ids again.
+        "--logit-bias",
+        "97=1000",
     ];
     let text = out(&with_input(&args, "Hello\nAnd now?\n"));
     let second: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();

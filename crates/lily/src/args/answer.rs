@@ -88,7 +88,7 @@ pub struct AnswerArgs {
     /// Answer without thinking.
     #[arg(long)]
     pub no_think: bool,
-    /// Do not show the thought; a pipe never gets it.
+    /// Do not show the thought, which is dimmed, or between <think> and </think> in a pipe.
     #[arg(long)]
     pub hide_thinking: bool,
     /// End the answer before this text; may be given several times.

@@ -69,7 +69,7 @@ impl Session {
             FinishReason::Length if self.dialogue.is_full(&self.loaded.engine, turn) => {
                 "the context is full (/reset starts anew), "
             }
-            FinishReason::Length => "cut at the most tokens of an answer, ",
+            FinishReason::Length => "cut by --max-tokens, ",
             FinishReason::Stop => "",
         };
         format!(
