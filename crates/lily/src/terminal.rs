@@ -69,7 +69,7 @@ impl Screen {
         if !content.is_empty() {
             if std::mem::take(&mut self.in_thought) {
                 let end = if self.colour && self.out_terminal { "" } else { "</think>\n" };
-                write!(out, "{}{end}\n", if self.at_line_start { "" } else { "\n" })?;
+                writeln!(out, "{}{end}", if self.at_line_start { "" } else { "\n" })?;
             }
             write!(out, "{}", self.safe(content))?;
             self.at_line_start = content.ends_with('\n');

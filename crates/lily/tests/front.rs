@@ -156,6 +156,30 @@ fn a_thought_is_a_field_of_its_own_and_can_be_hidden() {
 }
 
 #[test]
+fn an_answer_stands_behind_its_thought() {
+    // The bias chooses `a`, the penalty then `</think>` (509), then `a` for good.
+    let args = [
+        "run",
+        "-m",
+        model(),
+        "Hello",
+        "--think",
+        "--max-tokens",
+        "6",
+        "--presence-penalty",
+        "200",
+        "--logit-bias",
+        "97=500",
+        "--logit-bias",
+        "509=400",
+    ];
+    let object = json(&[&args[..], &["--json"]].concat());
+    assert_eq!((&object["reasoning"], &object["text"]), (&"a".into(), &"aaaa".into()));
+    assert_eq!(ok(&args), "<think>\na\n</think>\n\naaaa\n");
+    assert_eq!(ok(&[&args[..], &["--hide-thinking"]].concat()), "aaaa\n");
+}
+
+#[test]
 fn the_same_seed_gives_the_same_text_and_another_seed_another() {
     let text = |seed: &str| {
         ok(&["run", "--raw", "A", "--temperature", "1", "--seed", seed, "--max-tokens", "24"])

@@ -3,9 +3,10 @@
 mod lines;
 mod session;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lily_chat::{DialogueOptions, Input};
 use lily_model::sampling::Sampling;
 use lily_text::PromptEncoder;
@@ -66,7 +67,7 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
     while let Some(line) = lines.next()? {
         let result = match line {
             Input::Text(text) => interrupt.during(|stop| session.answer(&text, &mut screen, stop)),
-            Input::Command(name, rest) => match command(&mut session, &name, &rest) {
+            Input::Command(name, rest) => match command(&mut session, &screen, &name, &rest) {
                 Ok(Next::Quit) => break,
                 Ok(Next::Go) => Ok(()),
                 Err(error) => Err(error),
@@ -74,7 +75,7 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         };
         if let Err(error) = result {
             // Nobody reads any more.
-            if error.downcast_ref::<std::io::Error>().is_some() {
+            if error.downcast_ref::<io::Error>().is_some() {
                 return Err(error);
             }
             failed = true;
@@ -90,24 +91,44 @@ enum Next {
     Quit,
 }
 
-fn command(session: &mut Session, name: &str, rest: &str) -> Result<Next> {
+fn command(session: &mut Session, screen: &Screen, name: &str, rest: &str) -> Result<Next> {
     let options = &mut session.dialogue.options;
     match (name, rest) {
-        ("help", _) => println!("{HELP}"),
+        ("help", _) => say(HELP)?,
         ("quit" | "exit", _) => return Ok(Next::Quit),
-        ("reset", _) => session.reset(),
-        ("stats", _) => println!("{}", session.stats()),
-        ("system", "") => println!("{}", options.system.as_deref().unwrap_or("no system prompt")),
-        ("system", "-") => options.system = None,
-        ("system", text) => options.system = Some(text.to_owned()),
-        ("think", "on") => options.enable_thinking = Some(true),
-        ("think", "off") => options.enable_thinking = Some(false),
-        ("think", _) => anyhow::bail!("expected /think on or /think off"),
-        _ => anyhow::bail!(
-            "unknown command `/{name}`; /help lists them, // sends a text that begins with /"
-        ),
+        ("reset", _) => {
+            session.reset();
+            screen.note("a new conversation");
+        }
+        ("stats", _) => say(&session.stats())?,
+        ("system", "") => say(options.system.as_deref().unwrap_or("no system prompt"))?,
+        ("system", "-") => {
+            options.system = None;
+            screen.note("the system prompt is removed");
+        }
+        ("system", text) => {
+            options.system = Some(text.to_owned());
+            screen.note("the system prompt is set; earlier turns stay");
+        }
+        ("think", "on") => {
+            options.enable_thinking = Some(true);
+            screen.note("answers begin with a thought");
+        }
+        ("think", "off") => {
+            options.enable_thinking = Some(false);
+            screen.note("answers come without a thought");
+        }
+        ("think", _) => bail!("expected /think on or /think off"),
+        _ => {
+            bail!("unknown command `/{name}`; /help lists them, // sends a text that begins with /")
+        }
     }
     Ok(Next::Go)
+}
+
+/// Prints what was asked for.
+fn say(text: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
 }
 
 /// A seed that differs from run to run.
