@@ -7,13 +7,17 @@
 
 #![forbid(unsafe_code)]
 
+mod builtin;
 mod completion;
 mod conversation;
 mod dialogue;
 mod error;
 mod input;
 
-pub use completion::{CompletionRequest, Event, FinishReason, Outcome, Timings, complete};
+pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
+pub use completion::{
+    CompletionRequest, Event, FinishReason, Outcome, Timings, complete, complete_ids,
+};
 pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;

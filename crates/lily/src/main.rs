@@ -4,7 +4,6 @@
 
 mod answer;
 mod args;
-mod builtin;
 mod commands;
 mod interrupt;
 mod model;

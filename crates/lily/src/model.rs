@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use lily_chat::builtin_model;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
@@ -12,7 +13,6 @@ use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use tempfile::TempDir;
 
 use crate::args::{DeviceChoice, ModelArgs};
-use crate::builtin;
 
 /// The folder of a model.
 pub struct Source {
@@ -31,7 +31,7 @@ impl Source {
     /// There is no such folder.
     pub fn find(args: &ModelArgs) -> Result<Self> {
         let Some(folder) = &args.model else {
-            let made = builtin::create()?;
+            let made = builtin_model()?;
             eprintln!(
                 "lily: no model given: answering with a tiny random built-in model; its text means \
                  nothing, use -m for a real one"

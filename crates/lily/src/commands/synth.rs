@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use lily_chat::{TokenizerFiles, vocab_size, write_tokenizer};
 use lily_model::synth::{Existing, SynthOptions, config_for, truncate_layers, write};
 use serde_json::json;
 
 use crate::args::SynthArgs;
-use crate::builtin::{self, vocab_size, write_tokenizer};
 
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<ExitCode> {
@@ -30,7 +30,7 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
     });
     bar.finish_and_clear();
     let report = result?;
-    let keep = if report.reused { builtin::Existing::Keep } else { builtin::Existing::Replace };
+    let keep = if report.reused { TokenizerFiles::Keep } else { TokenizerFiles::Replace };
     let tokenizer = write_tokenizer(&args.out, vocab, keep)?;
     if args.json {
         super::print_json(&json!({
