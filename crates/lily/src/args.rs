@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -47,7 +48,7 @@ pub struct ModelArgs {
     #[arg(long)]
     pub exact: bool,
     /// Threads; 0 takes the machine's.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
     /// Largest prefill chunk, in tokens.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
@@ -212,6 +213,11 @@ pub struct SynthArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// More threads than any machine runs at once are a slip of the pen.
+fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=1024)
 }
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {

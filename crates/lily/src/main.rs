@@ -5,12 +5,14 @@
 mod args;
 mod commands;
 mod model;
+mod output;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Command, Program};
+use output::{ReaderLeft, note};
 
 /// Exit code of a command that failed; usage errors exit with 2.
 const FAILURE: u8 = 1;
@@ -26,8 +28,9 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
+        Err(error) if error.is::<ReaderLeft>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lily: {error:#}");
+            note(format_args!("lily: {error:#}"));
             ExitCode::from(FAILURE)
         }
     }

@@ -9,6 +9,7 @@ use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, stop_tokens};
 
 use crate::args::ModelArgs;
+use crate::output::note;
 
 /// An engine ready to run.
 pub struct Loaded {
@@ -25,14 +26,14 @@ pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded
     let start = Instant::now();
     let checkpoint = Checkpoint::open(&args.model)?;
     for warning in checkpoint.warnings() {
-        eprintln!("lily: warning: {warning}");
+        note(format_args!("lily: warning: {warning}"));
     }
     let config = checkpoint.config();
     if context > config.max_position_embeddings {
-        eprintln!(
+        note(format_args!(
             "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
             config.max_position_embeddings
-        );
+        ));
     }
     let stop_ids = stop_tokens(&args.model, config)?;
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };

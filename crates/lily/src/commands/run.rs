@@ -1,26 +1,32 @@
 //! `lily run`: tokens after a prompt.
 
-use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use lily_model::engine::{Finish, Generation};
 use lily_model::sampling::Sampling;
 use serde_json::json;
 
 use crate::args::RunArgs;
 use crate::model::load;
+use crate::output::{note, print, print_json};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let needed = args.tokens.len() + args.max_tokens;
+    let sampling = sampling(args);
+    sampling.validate()?;
+    let needed = args.tokens.len().saturating_add(args.max_tokens);
     let mut loaded = load(&args.model, args.ctx.unwrap_or(needed.max(2)), false)?;
+    let vocab = loaded.engine.shape().vocab_used;
+    if let Some((id, _)) = args.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
+        bail!("--logit-bias names token {id}, need an id below {vocab}");
+    }
     let generation = Generation {
         limit: args.max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
-        sampling: sampling(args),
+        sampling,
     };
     let sequence = loaded.engine.open()?;
     let start = Instant::now();
@@ -32,18 +38,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             first_token = start.elapsed();
         }
         if !args.json {
-            print_error = print_token(token, tokens.is_empty()).err();
+            let comma = if tokens.is_empty() { "" } else { "," };
+            print_error = print(format_args!("{comma}{token}")).err();
         }
         tokens.push(token);
         // A reader that went away ends the work.
         if print_error.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     if let Some(error) = print_error {
-        return Err(error.into());
+        return Err(error);
     }
     let timings = Timings::new(args.tokens.len(), tokens.len(), first_token, start.elapsed());
     if args.json {
-        super::print_json(&json!({
+        print_json(&json!({
             "text": null,
             "reasoning": null,
             "tool_calls": [],
@@ -62,8 +69,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             },
         }))?;
     } else {
-        println!();
-        eprintln!(
+        print("\n")?;
+        note(format_args!(
             "{}: {} prompt tokens at {} tok/s, {} tokens at {} tok/s; loaded in {:.1} s",
             reason(finish),
             args.tokens.len(),
@@ -71,15 +78,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             tokens.len(),
             rate(timings.decode_tok_s),
             loaded.load_time.as_secs_f64()
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn print_token(token: u32, first: bool) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}{token}", if first { "" } else { "," })?;
-    out.flush()
 }
 
 fn sampling(args: &RunArgs) -> Sampling {

@@ -8,6 +8,7 @@ use lily_model::synth::{Existing, SynthOptions, config_for, truncate_layers, wri
 use serde_json::json;
 
 use crate::args::SynthArgs;
+use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<ExitCode> {
@@ -29,7 +30,7 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
     bar.finish_and_clear();
     let report = result?;
     if args.json {
-        super::print_json(&json!({
+        print_json(&json!({
             "out": args.out,
             "files": report.files,
             "tensors": report.tensors,
@@ -38,13 +39,13 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
         }))?;
     } else {
         let verb = if report.reused { "already holds" } else { "now holds" };
-        println!(
-            "{} {verb} {} tensors, {} bytes, in {} weight file(s)",
+        print(format_args!(
+            "{} {verb} {} tensors, {} bytes, in {} weight file(s)\n",
             args.out.display(),
             report.tensors,
             report.bytes,
             report.files
-        );
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
