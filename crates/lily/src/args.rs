@@ -5,6 +5,7 @@ mod answer;
 use std::path::PathBuf;
 
 pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -68,7 +69,7 @@ pub struct ModelArgs {
     #[arg(long)]
     pub exact: bool,
     /// Threads; 0 takes the machine's.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
     /// Largest prefill chunk, in tokens.
     #[arg(long, default_value_t = 512, value_name = "TOKENS")]
@@ -192,4 +193,9 @@ pub struct SynthArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+/// More threads than any machine runs at once are a slip of the pen.
+fn threads() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(0..=1024)
 }

@@ -8,12 +8,3 @@ pub mod run;
 mod run_ids;
 pub mod shell;
 pub mod synth;
-
-use anyhow::Result;
-use serde::Serialize;
-
-/// Prints the one JSON object of a command.
-fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string(value)?);
-    Ok(())
-}

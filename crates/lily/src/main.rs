@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod interrupt;
 mod model;
+mod output;
 mod terminal;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Command, Program};
+use output::{ReaderLeft, note};
 
 /// Exit code of a command that failed; usage errors exit with 2.
 const FAILURE: u8 = 1;
@@ -32,8 +34,9 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(code) => code,
+        Err(error) if error.is::<ReaderLeft>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lily: {error:#}");
+            note(format_args!("lily: {error:#}"));
             ExitCode::from(FAILURE)
         }
     }

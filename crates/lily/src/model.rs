@@ -13,6 +13,7 @@ use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use tempfile::TempDir;
 
 use crate::args::{DeviceChoice, ModelArgs};
+use crate::output::note;
 
 /// The folder of a model.
 pub struct Source {
@@ -32,9 +33,9 @@ impl Source {
     pub fn find(args: &ModelArgs) -> Result<Self> {
         let Some(folder) = &args.model else {
             let made = builtin_model()?;
-            eprintln!(
+            note(
                 "lily: no model given: answering with a tiny random built-in model; its text means \
-                 nothing, use -m for a real one"
+                 nothing, use -m for a real one",
             );
             let folder = made.path().to_path_buf();
             return Ok(Self { folder, name: "built-in".into(), builtin: Some(made) });
@@ -90,14 +91,14 @@ impl Source {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.folder)?;
         for warning in checkpoint.warnings() {
-            eprintln!("lily: warning: {warning}");
+            note(format_args!("lily: warning: {warning}"));
         }
         let config = checkpoint.config();
         if context > config.max_position_embeddings {
-            eprintln!(
+            note(format_args!(
                 "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
                 config.max_position_embeddings
-            );
+            ));
         }
         let stop_ids = stop_tokens(&self.folder, config)?;
         let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
+use crate::output;
+
 const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 const CLEAR_LINE: &str = "\r\x1b[K";
@@ -92,9 +94,9 @@ impl Screen {
     /// Prints a line for people to standard error, dimmed on a terminal.
     pub fn note(&self, text: &str) {
         if self.err_terminal && self.colour {
-            eprintln!("{DIM}{text}{PLAIN}");
+            output::note(format_args!("{DIM}{text}{PLAIN}"));
         } else {
-            eprintln!("{text}");
+            output::note(text);
         }
     }
 

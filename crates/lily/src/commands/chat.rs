@@ -15,6 +15,7 @@ use crate::answer::SHORT_ANSWER;
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
 use crate::model::Source;
+use crate::output::{ReaderLeft, note};
 use crate::terminal::Screen;
 use lines::Lines;
 use session::Session;
@@ -75,11 +76,11 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         };
         if let Err(error) = result {
             // Nobody reads any more.
-            if error.downcast_ref::<io::Error>().is_some() {
+            if error.is::<ReaderLeft>() || error.is::<io::Error>() {
                 return Err(error);
             }
             failed = true;
-            eprintln!("lily: {error:#}");
+            note(format_args!("lily: {error:#}"));
         }
     }
     // At a terminal the person has seen it; a script needs the status.

@@ -15,6 +15,7 @@ use super::run_ids;
 use crate::answer::{SHORT_ANSWER, Stream, summary};
 use crate::args::RunArgs;
 use crate::model::Source;
+use crate::output::{print_json, written};
 use crate::terminal::Screen;
 
 /// Tokens of the answer to a question without `--max-tokens`.
@@ -28,8 +29,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let long = args.prompt.is_some() && !source.is_builtin();
     let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
-    let context = args.ctx.unwrap_or((prompt.ids.len() + max_tokens).max(2));
+    let sampling = args.sampling.over(Sampling::greedy());
+    sampling.validate()?;
+    let context = args.ctx.unwrap_or(prompt.ids.len().saturating_add(max_tokens).max(2));
     let mut loaded = source.load(&args.model, context, false)?;
+    check_bias(args, loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let request = CompletionRequest {
         thinking: prompt.thinking,
@@ -37,7 +41,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
         stop: args.answer.stop.clone(),
-        sampling: args.sampling.over(Sampling::greedy()),
+        sampling,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);
     let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);
@@ -45,14 +49,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let outcome = complete(&mut loaded.engine, sequence, &tokenizer, &request, &mut |event| {
         stream.event(event)
     });
-    stream.finish()?;
+    written(stream.finish())?;
     let outcome = outcome?;
     if args.answer.json {
-        super::print_json(&Turn { outcome, prompt_tokens, reused_tokens: 0 }.json(load_time))?;
+        print_json(&Turn { outcome, prompt_tokens, reused_tokens: 0 }.json(load_time))?;
     } else {
         screen.note(&summary(outcome.finish, &outcome.timings, load_time));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a bias on a token that the model does not have.
+pub fn check_bias(args: &RunArgs, vocab: usize) -> Result<()> {
+    match args.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
+        Some((id, _)) => bail!("--logit-bias names token {id}, need an id below {vocab}"),
+        None => Ok(()),
+    }
 }
 
 /// The ids to continue, and the tokenizer for what follows; `None` for ids of a model that has no

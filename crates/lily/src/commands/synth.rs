@@ -9,6 +9,7 @@ use lily_model::synth::{Existing, SynthOptions, config_for, truncate_layers, wri
 use serde_json::json;
 
 use crate::args::SynthArgs;
+use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<ExitCode> {
@@ -33,7 +34,7 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
     let keep = if report.reused { TokenizerFiles::Keep } else { TokenizerFiles::Replace };
     let tokenizer = write_tokenizer(&args.out, vocab, keep)?;
     if args.json {
-        super::print_json(&json!({
+        print_json(&json!({
             "out": args.out,
             "files": report.files,
             "tensors": report.tensors,
@@ -43,20 +44,20 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
         }))?;
     } else {
         let verb = if report.reused { "already holds" } else { "now holds" };
-        println!(
-            "{} {verb} {} tensors, {} bytes, in {} weight file(s)",
+        print(format_args!(
+            "{} {verb} {} tensors, {} bytes, in {} weight file(s)\n",
             args.out.display(),
             report.tensors,
             report.bytes,
             report.files
-        );
+        ))?;
         if tokenizer.is_empty() {
-            println!(
-                "no tokenizer: a vocabulary of {vocab} is below the {} of all bytes and control tokens",
+            print(format_args!(
+                "no tokenizer: a vocabulary of {vocab} is below the {} of all bytes and control tokens\n",
                 lily_text::SYNTH_MIN_VOCAB
-            );
+            ))?;
         } else {
-            println!("tokenizer: {}", tokenizer.join(", "));
+            print(format_args!("tokenizer: {}\n", tokenizer.join(", ")))?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -8,8 +8,8 @@ use lily_chat::{Dialogue, DialogueOptions, FinishReason, Turn};
 use lily_text::PromptEncoder;
 
 use crate::answer::{Stream, rate};
-use crate::commands::print_json;
 use crate::model::Loaded;
+use crate::output::{print_json, written};
 use crate::terminal::Screen;
 
 /// A dialogue, and all that it needs.
@@ -52,7 +52,7 @@ impl Session {
                 true => ControlFlow::Break(()),
                 false => stream.event(event),
             });
-        stream.finish()?;
+        written(stream.finish())?;
         let turn = turn?;
         if self.json {
             print_json(&turn.json(self.loaded.load_time))?;
