@@ -1,6 +1,10 @@
 //! The command line.
 
+mod serve;
+
 use std::path::PathBuf;
+
+pub use serve::ServeArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -21,6 +25,9 @@ pub enum Command {
         after_help = "Example:\n  lily run -m tests/golden/heads --tokens 33,86,206 --max-tokens 8"
     )]
     Run(RunArgs),
+    /// Answer requests over HTTP, in the shape of the OpenAI API.
+    #[command(after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768")]
+    Serve(ServeArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
     #[command(
         after_help = "Example:\n  lily eval -m tests/golden/heads --reference tests/golden/heads --exact --json"

@@ -4,6 +4,7 @@ pub mod eval;
 pub mod inspect;
 pub mod plan;
 pub mod run;
+pub mod serve;
 pub mod synth;
 
 use anyhow::Result;
