@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn hosts_are_loopback_addresses_or_allowed_by_name() {
-        for host in ["localhost:8080", "127.0.0.1", "[::1]:80", "::1", "192.168.0.4:1", "BOX.lan"] {
+        for host in ["localhost:8080", "127.0.0.1", "[::1]:80", "[::1]", "192.168.0.4:1", "BOX.lan"]
+        {
             assert!(guard().check_host(&headers(header::HOST, host)).is_ok(), "{host}");
         }
         for host in ["evil.example:8080", "localhost.evil.example", "", "127.0.0.1.evil.example"] {
