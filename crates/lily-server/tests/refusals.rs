@@ -11,9 +11,9 @@ fn error(reply: &Reply, status: u16) -> Value {
     assert_eq!(reply.status, status, "{}", reply.body);
     assert_eq!(reply.header("content-type"), Some("application/json"));
     let error = reply.json()["error"].clone();
-    let fields: Vec<&String> = error.as_object().unwrap().keys().collect();
+    let fields: Vec<&String> = error.as_object().expect("an object").keys().collect();
     assert_eq!(fields, ["message", "type", "param", "code"]);
-    assert!(!error["message"].as_str().unwrap().is_empty());
+    assert!(!error["message"].as_str().expect("a text").is_empty());
     error
 }
 

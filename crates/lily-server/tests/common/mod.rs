@@ -1,6 +1,7 @@
 //! A served tiny model and a plain HTTP client.
 
-#![allow(dead_code)]
+// Each test file uses a part of this, and a failure here fails the test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,6 +15,7 @@ use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::synth::{SynthOptions, preset, write};
 use lily_model::{Checkpoint, GenerationDefaults, stop_tokens};
+use lily_plan::Device;
 use lily_server::{Model, Server, Settings};
 use lily_text::{PromptEncoder, synth_tokenizer_files};
 use serde_json::{Value, json};
@@ -70,19 +72,19 @@ fn folder() -> &'static Path {
     folder.path()
 }
 
-fn model(context: usize) -> Model {
+/// The device of all tests.
+pub fn device() -> CpuDevice {
+    CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 1, ..CpuOptions::default() })
+}
+
+fn model(device: Box<dyn Device>, context: usize) -> Model {
     let checkpoint = Checkpoint::open(folder()).unwrap();
-    let device = CpuDevice::new(CpuOptions {
-        numerics: Numerics::Exact,
-        threads: 1,
-        ..CpuOptions::default()
-    });
     let options = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
     Model {
         id: "tiny".into(),
-        engine: Engine::new(Box::new(device), shape, weights, options).unwrap(),
+        engine: Engine::new(device, shape, weights, options).unwrap(),
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
         stop_ids: stop_tokens(folder(), checkpoint.config()).unwrap(),
@@ -95,10 +97,14 @@ pub fn serve(settings: Settings) -> Served {
 }
 
 pub fn serve_context(context: usize, settings: Settings) -> Served {
+    serve_device(Box::new(device()), context, settings)
+}
+
+pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings) -> Served {
     let (shutdown, stopped) = oneshot::channel();
     let (started, address) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
-        let server = Server::new(model(context), settings).unwrap();
+        let server = Server::new(model(device, context), settings).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
