@@ -134,8 +134,10 @@ fn a_prefill_chunk_cannot_be_taken_back() {
 
 #[test]
 fn running_ahead_gives_the_same_tokens_and_leaves_the_state_of_a_cold_run() {
-    let golden = Golden::open("heads");
-    for (run_ahead, steps_ahead) in [(1, 0), (1, 1), (3, 2), (5, 5)] {
+    for (name, run_ahead, steps_ahead) in
+        [("generic", 1, 0), ("generic", 1, 1), ("generic", 3, 2), ("heads", 5, 5)]
+    {
+        let golden = Golden::open(name);
         let mut engine =
             exact(&golden, EngineOptions { batch: 2, run_ahead, steps_ahead, ..options() });
         for (ids, want) in golden.prompts.prompts.iter().zip(&golden.prompts.greedy) {

@@ -8,7 +8,8 @@ use lily_cpu::Numerics;
 use lily_model::engine::{Engine, EngineError, EngineOptions, Generation};
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::Sampling;
-use lily_tests::{Golden, cpu};
+use lily_tests::spoil::Spoiled;
+use lily_tests::{Golden, cpu, load};
 
 fn options() -> EngineOptions {
     EngineOptions { context: 96, chunk: 64, batch: 3, ..EngineOptions::default() }
@@ -83,11 +84,7 @@ fn saved_states_of_other_models_and_engines_are_refused() {
     engine.prefill(a, &[1, 2, 3], PrefillEnd::More).unwrap();
     let saved = engine.snapshot(a).unwrap();
     let golden = Golden::open("generic");
-    for mut other in [
-        exact("odd", options()),
-        exact("generic", EngineOptions { run_ahead: 2, ..options() }),
-        golden.engine(cpu(Numerics::Int8), options()),
-    ] {
+    for mut other in [exact("odd", options()), golden.engine(cpu(Numerics::Int8), options())] {
         let sequence = other.open().unwrap();
         let result = other.restore(sequence, &saved);
         assert!(matches!(result, Err(EngineError::ForeignSnapshot)), "{result:?}");
@@ -98,13 +95,41 @@ fn saved_states_of_other_models_and_engines_are_refused() {
     let result = small.restore(sequence, &saved);
     assert!(matches!(result, Err(EngineError::ContextFull { needed: 3, context: 2 })));
 
-    // An engine of another context and batch gives the same bits.
-    let mut twin = exact("generic", EngineOptions { context: 64, batch: 1, chunk: 8, ..options() });
+    // An engine of another context, batch and number of steps to take back gives the same bits.
+    let twin = EngineOptions { context: 64, batch: 1, chunk: 8, run_ahead: 4, ..options() };
+    let mut twin = exact("generic", twin);
     let sequence = twin.open().unwrap();
     twin.restore(sequence, &saved).unwrap();
     twin.step(sequence, 9).unwrap();
     engine.step(a, 9).unwrap();
     assert_eq!(twin.logits(sequence).unwrap(), engine.logits(a).unwrap());
+}
+
+/// Memory is not cleared between sequences: what a lost one left behind is not part of the next.
+#[test]
+fn a_state_is_saved_whatever_an_earlier_sequence_left_behind() {
+    let golden = Golden::open("generic");
+    let spoiled = Spoiled::new(&golden).poison_token(300);
+    let options = EngineOptions { run_ahead: 5, ..options() };
+    let mut engine = load(spoiled.path(), cpu(Numerics::Exact), options).unwrap();
+    for length in [1, 2, 3, 4, 5, 9] {
+        let sequence = engine.open().unwrap();
+        for _ in 0..12 {
+            engine.step(sequence, 300).unwrap();
+        }
+        assert!(matches!(engine.snapshot(sequence), Err(EngineError::PoisonedState { .. })));
+        engine.close(sequence);
+        let sequence = engine.open().unwrap();
+        let ids: Vec<u32> = (1..=length).collect();
+        engine.prefill(sequence, &ids, PrefillEnd::More).unwrap();
+        let copy = engine.fork(sequence).unwrap();
+        engine.step(copy, 4).unwrap();
+        let got = engine.logits(copy).unwrap();
+        engine.step(sequence, 4).unwrap();
+        assert_eq!(got, engine.logits(sequence).unwrap(), "{length} tokens");
+        engine.close(copy);
+        engine.close(sequence);
+    }
 }
 
 #[test]

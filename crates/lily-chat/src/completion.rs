@@ -176,6 +176,47 @@ pub fn complete(
     })
 }
 
+/// Runs a completion of a model without a tokenizer: no text, and no stop strings. `on_token` may
+/// stop the work.
+///
+/// # Errors
+/// The engine refuses the prompt or fails.
+pub fn complete_ids(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    prompt: &[u32],
+    generation: &Generation,
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Outcome, ChatError> {
+    let start = Instant::now();
+    let mut first_token = Duration::ZERO;
+    let mut tokens = Vec::new();
+    let finish = engine.generate(sequence, prompt, generation, &mut |progress| {
+        let Progress::Token(id) = progress else { return ControlFlow::Continue(()) };
+        if tokens.is_empty() {
+            first_token = start.elapsed();
+        }
+        tokens.push(id);
+        on_token(id)
+    })?;
+    Ok(Outcome {
+        reasoning: String::new(),
+        content: String::new(),
+        finish: match finish {
+            Finish::Stop(_) => FinishReason::Stop,
+            Finish::Length => FinishReason::Length,
+            Finish::Cancelled => FinishReason::Cancelled,
+        },
+        timings: Timings {
+            first_token,
+            total: start.elapsed(),
+            prompt_tokens: prompt.len(),
+            completion_tokens: tokens.len(),
+        },
+        tokens,
+    })
+}
+
 /// From ids to the two texts.
 struct Writer<'a> {
     detokenizer: Detokenizer,

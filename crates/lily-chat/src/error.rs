@@ -13,4 +13,15 @@ pub enum ChatError {
     /// Tokenizer or template failed, or refused the request.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// A conversation leaves no room for an answer.
+    #[error(
+        "the conversation has {tokens} tokens, but the context holds {context}; start a new one \
+         (/reset), or use a larger --ctx"
+    )]
+    ContextFull {
+        /// Tokens of the conversation.
+        tokens: usize,
+        /// Positions of the context.
+        context: usize,
+    },
 }

@@ -23,8 +23,9 @@ use client::{Dress, Marks, Scan, unused_characters};
 
 /// Steps for a short conversation; what they may allocate is bounded by 64 bytes each.
 const FUEL: u64 = 2_000_000;
-/// Steps for each byte of the request. The published template takes about one.
-const FUEL_PER_BYTE: u64 = 16;
+/// Steps for each byte of the request. The published template takes up to one and a half, for messages
+/// without text.
+const FUEL_PER_BYTE: u64 = 8;
 
 /// What decides the rendering of a conversation apart from its messages.
 #[derive(Debug, Clone, PartialEq)]

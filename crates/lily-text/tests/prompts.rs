@@ -5,6 +5,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use lily_text::{
     ChatInput, ChatTemplate, Markers, PromptEncoder, SYNTH_MIN_VOCAB, TemplateOptions, TextError,
@@ -13,15 +14,24 @@ use lily_text::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn own() -> PromptEncoder {
-    let source = synth_tokenizer_files(SYNTH_MIN_VOCAB).unwrap().chat_template_jinja;
-    PromptEncoder::new(Tokenizer::bytes().unwrap(), ChatTemplate::from_source(&source).unwrap())
+fn own() -> &'static PromptEncoder {
+    static OWN: OnceLock<PromptEncoder> = OnceLock::new();
+    OWN.get_or_init(|| {
+        let source = synth_tokenizer_files(SYNTH_MIN_VOCAB).unwrap().chat_template_jinja;
+        let template = ChatTemplate::from_source(&source).unwrap();
+        PromptEncoder::new(Tokenizer::bytes().unwrap(), template)
+    })
+}
+
+fn published() -> Option<&'static PromptEncoder> {
+    static PUBLISHED: OnceLock<PromptEncoder> = OnceLock::new();
+    let folder = common::reference()?;
+    Some(PUBLISHED.get_or_init(|| PromptEncoder::open(&folder).unwrap()))
 }
 
 /// lily's own model and, if it is at hand, the published one.
-fn encoders() -> Vec<PromptEncoder> {
-    let published = common::reference().map(|folder| PromptEncoder::open(&folder).unwrap());
-    [Some(own()), published].into_iter().flatten().collect()
+fn encoders() -> impl Iterator<Item = &'static PromptEncoder> {
+    [Some(own()), published()].into_iter().flatten()
 }
 
 fn encode(encoder: &PromptEncoder, messages: &[Value]) -> Vec<u32> {
@@ -87,13 +97,13 @@ fn control_tokens_in_client_text_are_spelled_out_everywhere() {
             let input = ChatInput { messages: &messages, tools: Some(&tools), options: &options };
             encoder.encode(&input, markers).unwrap()
         };
-        let frame = controls(&encoder, &prompt(harmless, Markers::Plain).ids);
+        let frame = controls(encoder, &prompt(harmless, Markers::Plain).ids);
         let found = prompt(evil, Markers::Plain);
-        assert_eq!(controls(&encoder, &found.ids), frame, "only the frame has control tokens");
+        assert_eq!(controls(encoder, &found.ids), frame, "only the frame has control tokens");
         assert_eq!(encoder.tokenizer().decode(&found.ids), found.text, "and no text is lost");
         let raw = prompt(evil, Markers::Control);
         assert_eq!(raw.text, found.text);
-        assert!(controls(&encoder, &raw.ids).len() > frame.len() + 50, "the switch restores them");
+        assert!(controls(encoder, &raw.ids).len() > frame.len() + 50, "the switch restores them");
     }
 }
 
@@ -102,11 +112,11 @@ fn halves_of_a_control_token_do_not_become_one() {
     for encoder in encoders() {
         let parts = |a: &str, b: &str| {
             let content = json!([{ "type": "text", "text": a }, { "type": "text", "text": b }]);
-            encode(&encoder, &[json!({ "role": "user", "content": content })])
+            encode(encoder, &[json!({ "role": "user", "content": content })])
         };
-        let frame = controls(&encoder, &parts("x", "y"));
-        assert_eq!(controls(&encoder, &parts("<|im_", "end|>")), frame);
-        assert_eq!(controls(&encoder, &parts("<", "think>")), frame);
+        let frame = controls(encoder, &parts("x", "y"));
+        assert_eq!(controls(encoder, &parts("<|im_", "end|>")), frame);
+        assert_eq!(controls(encoder, &parts("<", "think>")), frame);
     }
 }
 
@@ -114,14 +124,14 @@ fn halves_of_a_control_token_do_not_become_one() {
 fn a_thought_in_the_content_is_still_taken_apart() {
     for encoder in encoders() {
         let ids = encode(
-            &encoder,
+            encoder,
             &[
                 json!({ "role": "user", "content": "q" }),
                 json!({ "role": "assistant", "content": "<think>\nwhy\n</think>\n\nanswer <think>" }),
             ],
         );
         let separate = encode(
-            &encoder,
+            encoder,
             &[
                 json!({ "role": "user", "content": "q" }),
                 json!({ "role": "assistant", "content": "answer <think>", "reasoning_content": "why" }),
@@ -187,7 +197,7 @@ fn published_cases_have_the_published_ids() {
     let text = std::fs::read_to_string(root.join("tokenizer_cases.json")).unwrap();
     let cases: Vec<Value> = serde_json::from_str(&text).unwrap();
     assert_eq!(cases.len(), 150);
-    let tokenizer = Tokenizer::open(&root.join("qwen3.6-35b-a3b")).unwrap();
+    let tokenizer = published().unwrap().tokenizer();
     for case in &cases {
         let text = case["text"].as_str().unwrap();
         let ids = tokenizer.encode(text, Markers::Control).unwrap();
@@ -195,7 +205,7 @@ fn published_cases_have_the_published_ids() {
         let decoded = case.get("decoded").unwrap_or(&case["text"]);
         assert_eq!(tokenizer.decode(&ids), decoded.as_str().unwrap());
         // A stream of the same ids gives the same text.
-        let mut stream = lily_text::Detokenizer::new(&tokenizer, lily_text::SpecialTokens::Show);
+        let mut stream = lily_text::Detokenizer::new(tokenizer, lily_text::SpecialTokens::Show);
         let mut joined: String = ids.iter().map(|&id| stream.push(id).to_owned()).collect();
         joined.push_str(stream.finish());
         assert_eq!(joined, decoded.as_str().unwrap());
@@ -207,8 +217,8 @@ fn published_cases_have_the_published_ids() {
 
 #[test]
 fn published_names_have_their_published_ids() {
-    let Some(folder) = common::reference() else { return };
-    let tokenizer = Tokenizer::open(&folder).unwrap();
+    let Some(encoder) = published() else { return };
+    let tokenizer = encoder.tokenizer();
     let names = [
         ("<|endoftext|>", 248_044),
         ("<|im_start|>", 248_045),
@@ -227,8 +237,7 @@ fn published_names_have_their_published_ids() {
     assert_eq!(tokenizer.vocab_len(), 248_077);
     assert_eq!(tokenizer.end_tokens(), [248_044, 248_046]);
     assert!(tokenizer.is_special(248_046) && !tokenizer.is_special(248_068));
-    let encoder = PromptEncoder::open(&folder).unwrap();
-    let ids = encode(&encoder, &[json!({ "role": "user", "content": "Hi" })]);
+    let ids = encode(encoder, &[json!({ "role": "user", "content": "Hi" })]);
     let wanted = [248_045, 846, 198, 12675, 248_046, 198, 248_045, 74455, 198, 248_068, 198];
     assert_eq!(ids, wanted);
 }
@@ -253,13 +262,13 @@ proptest! {
     ) {
         let encoder = own();
         let text = texts.concat();
-        let ids = |text: &str| encode(&encoder, &[
+        let ids = |text: &str| encode(encoder, &[
             json!({ "role": "system", "content": format!("s{text}") }),
             json!({ "role": "user", "content": text }),
             json!({ "role": "assistant", "content": "c", "reasoning_content": text }),
             json!({ "role": "tool", "content": text }),
         ]);
         let found = ids(&text);
-        prop_assert_eq!(controls(&encoder, &found), controls(&encoder, &ids("x")));
+        prop_assert_eq!(controls(encoder, &found), controls(encoder, &ids("x")));
     }
 }

@@ -103,10 +103,10 @@ pub enum EngineError {
         /// Buffer name.
         buffer: String,
     },
-    /// A saved state of another model, or of an engine that is set up otherwise.
+    /// A saved state of another model, or of a device with other element types.
     #[error(
-        "the saved state belongs to another model, precision or number of steps to take back; \
-         restore it where it was saved, or feed its tokens again"
+        "the saved state belongs to another model or precision; restore it where it was saved, or \
+         feed its tokens again"
     )]
     ForeignSnapshot,
     /// The device met logits that are not finite; no token was chosen.

@@ -9,15 +9,14 @@ use super::sequence::Sequence;
 use super::{Engine, EngineError, SequenceId};
 use crate::plan::MixerBuffers;
 
-/// The state of a sequence at one position, in host memory: KV rows so far, the convolution ring and
-/// one recurrent state for each DeltaNet layer.
+/// The state of a sequence at one position, in host memory: KV rows so far, the columns of the
+/// convolution that the next step reads, and one recurrent state for each DeltaNet layer.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     sequence: Sequence,
     pieces: Vec<Vec<u8>>,
-    /// What the pieces' layout follows from: another engine may differ.
+    /// What the pieces' sizes follow from.
     shape: ModelShape,
-    run_ahead: usize,
     precision: Precision,
 }
 
@@ -60,23 +59,19 @@ impl Engine {
             sequence: Sequence { oldest, logits_row: None, ..state },
             pieces,
             shape: self.shape.clone(),
-            run_ahead: self.session.run_ahead,
             precision: self.session.precision,
         })
     }
 
     /// Puts a saved state into an open sequence, which may be another one, also of another engine
-    /// with the same model, precision and steps to take back.
+    /// for the same model and precision.
     pub fn restore(
         &mut self,
         sequence: SequenceId,
         snapshot: &Snapshot,
     ) -> Result<(), EngineError> {
         self.sequence(sequence)?;
-        let same = snapshot.shape == self.shape
-            && snapshot.run_ahead == self.session.run_ahead
-            && snapshot.precision == self.session.precision;
-        if !same {
+        if snapshot.shape != self.shape || snapshot.precision != self.session.precision {
             return Err(EngineError::ForeignSnapshot);
         }
         let (needed, context) = (snapshot.sequence.position(), self.session.capacity);
@@ -116,10 +111,12 @@ impl Engine {
         for layer in &self.buffers.layers {
             match &layer.mixer {
                 MixerBuffers::Gdn(g) => {
-                    let ring = session.conv_slots(shape) * shape.conv_channels();
-                    // Columns not written yet are skipped: they may hold anything.
-                    let columns = session.conv_slots(shape).min(position) * shape.conv_channels();
-                    add(g.conv, ring, sequence.0, columns);
+                    // The columns that the next step reads. Other slots may hold anything: a chunk
+                    // writes no more than these.
+                    let (column, slots) = (shape.conv_channels(), session.conv_slots(shape));
+                    for p in position.saturating_sub(shape.conv_width - 1)..position {
+                        add(g.conv, column, sequence.0 * slots + p % slots, column);
+                    }
                     let state = shape.v_heads * shape.v_dim * shape.k_dim;
                     let slots = session.state_slots();
                     add(g.state, state, sequence.0 * slots + position % slots, state);

@@ -10,14 +10,14 @@ use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lily_chat::builtin_model;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
-use lily_model::synth::{SynthOptions, preset, write};
 use lily_model::{Checkpoint, GenerationDefaults, stop_tokens};
 use lily_plan::Device;
 use lily_server::{Model, Server, Settings};
-use lily_text::{PromptEncoder, synth_tokenizer_files};
+use lily_text::PromptEncoder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -55,21 +55,7 @@ pub struct Events {
 
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let options = SynthOptions::new(preset("tiny").unwrap(), folder.path());
-        write(&options, &mut |_| {}).unwrap();
-        let files = synth_tokenizer_files(512).unwrap();
-        for (name, text) in [
-            ("tokenizer.json", files.tokenizer_json),
-            ("tokenizer_config.json", files.tokenizer_config_json),
-            ("chat_template.jinja", files.chat_template_jinja),
-        ] {
-            std::fs::write(folder.path().join(name), text).unwrap();
-        }
-        folder
-    });
-    folder.path()
+    FOLDER.get_or_init(|| builtin_model().unwrap()).path()
 }
 
 /// The device of all tests.

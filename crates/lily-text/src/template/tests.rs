@@ -1,5 +1,6 @@
 //! Bounds, refusals, and following a client's text through a template.
 
+use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::{ChatInput, ChatTemplate, TemplateOptions};
@@ -149,4 +150,28 @@ fn values_nested_without_end_are_refused() {
     let messages = [value];
     let input = ChatInput { messages: &messages, tools: None, options: &options };
     assert!(matches!(template.render(&input), Err(TextError::Request { .. })));
+}
+
+proptest! {
+    #[test]
+    fn a_damaged_template_is_refused_or_renders(
+        cuts in proptest::collection::vec((any::<prop::sample::Index>(), 1usize..80), 1..8)
+    ) {
+        let source: Vec<char> = include_str!("../synth/chat_template.jinja").chars().collect();
+        let mut damaged = source.clone();
+        for (at, length) in cuts {
+            let at = at.index(damaged.len().max(1)).min(damaged.len());
+            let end = (at + length).min(damaged.len());
+            damaged.drain(at..end);
+        }
+        let damaged: String = damaged.into_iter().collect();
+        if let Ok(template) = ChatTemplate::from_source(&damaged) {
+            let options = TemplateOptions::default();
+            let messages = messages("<x> \u{fdd0}");
+            let input = ChatInput { messages: &messages, tools: None, options: &options };
+            let plain = template.render(&input);
+            let marked = template.render_marked(&input, &['<']);
+            prop_assert_eq!(plain.is_ok(), marked.is_ok());
+        }
+    }
 }

@@ -7,9 +7,13 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokenizers::SplitDelimiterBehavior;
 use tokenizers::models::bpe::BPE;
-use tokenizers::normalizers::NormalizerWrapper;
+use tokenizers::normalizers::{NFC, NormalizerWrapper};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
 use crate::TextError;
 use crate::template::is_word_like;
@@ -138,56 +142,56 @@ impl Check<'_> {
         let steps = flatten(found, "normalizers");
         match steps.as_slice() {
             [] => Ok(None),
-            [nfc] if kind(nfc) == "NFC" => {
-                serde_json::from_value(nfc.clone()).map(Some).map_err(|e| self.library(&e))
-            }
+            [nfc] if kind(nfc) == "NFC" => Ok(Some(NormalizerWrapper::NFC(NFC))),
             steps => Err(self.unsupported("`normalizer`", describe(steps), "`NFC` or none")),
         }
     }
 
     fn pre_tokenizer(&self, found: Option<Value>) -> Result<PreTokenizerWrapper, TextError> {
-        let steps = flatten(found.clone(), "pretokenizers");
+        let steps = flatten(found, "pretokenizers");
         let accepted = "`ByteLevel`, alone or after one `Split`";
-        let level = match steps.as_slice() {
-            [level] if kind(level) == "ByteLevel" => level,
+        let (split, level) = match steps.as_slice() {
+            [level] if kind(level) == "ByteLevel" => (None, level),
             [split, level] if kind(split) == "Split" && kind(level) == "ByteLevel" => {
-                self.split(split)?;
-                if level.get("use_regex") != Some(&Value::Bool(false)) {
-                    let found = "`ByteLevel` that cuts by a pattern of its own after `Split`";
-                    return Err(self.unsupported("`pre_tokenizer`", found, "`use_regex: false`"));
-                }
-                level
+                (Some(self.split(split)?), level)
             }
             steps => return Err(self.unsupported("`pre_tokenizer`", describe(steps), accepted)),
         };
-        if level.get("add_prefix_space") != Some(&Value::Bool(false)) {
+        // What the file leaves out has the reference library's defaults.
+        let flag = |name| level.get(name).and_then(Value::as_bool).unwrap_or(true);
+        if flag("add_prefix_space") {
             let found = "`ByteLevel` that puts a space in front of the text";
             return Err(self.unsupported("`pre_tokenizer`", found, "`add_prefix_space: false`"));
         }
-        // A `Sequence` of one is the same as its only step.
-        let found = found.unwrap_or_default();
-        serde_json::from_value(found).map_err(|e| self.library(&e))
+        let use_regex = flag("use_regex");
+        if split.is_some() && use_regex {
+            let found = "`ByteLevel` that cuts by a pattern of its own after `Split`";
+            return Err(self.unsupported("`pre_tokenizer`", found, "`use_regex: false`"));
+        }
+        let level = PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, use_regex));
+        let steps = split.map(PreTokenizerWrapper::Split).into_iter().chain([level]).collect();
+        Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
     }
 
-    fn split(&self, split: &Value) -> Result<(), TextError> {
-        let pattern = split.pointer("/pattern/Regex").and_then(Value::as_str);
+    fn split(&self, split: &Value) -> Result<Split, TextError> {
+        let found = split.get("pattern").unwrap_or(&Value::Null);
+        let pattern = found.get("Regex").and_then(Value::as_str);
         let known = [PATTERN_QWEN35, PATTERN_QWEN2];
-        if !pattern.is_some_and(|pattern| known.contains(&pattern)) {
-            let found = split.get("pattern").unwrap_or(&Value::Null);
+        let Some(pattern) = pattern.filter(|pattern| known.contains(pattern)) else {
+            let found = pattern.map_or_else(|| found.to_string(), str::to_owned);
             let accepted = format!("`{}`", known.join("` or `"));
-            return Err(self.unsupported(
-                "`pre_tokenizer` that splits by",
-                format!("`{}`", pattern.map_or_else(|| found.to_string(), str::to_owned)),
-                accepted,
-            ));
-        }
+            let part = "`pre_tokenizer` that splits by";
+            return Err(self.unsupported(part, format!("`{found}`"), accepted));
+        };
         let isolated = split.get("behavior").and_then(Value::as_str) == Some("Isolated");
         if !isolated || split.get("invert") == Some(&Value::Bool(true)) {
-            let found = format!("`Split` with {}", split);
+            let found = format!("`Split` with {split}");
             let accepted = "`behavior: Isolated`, `invert: false`";
             return Err(self.unsupported("`pre_tokenizer`", found, accepted));
         }
-        Ok(())
+        let pattern = SplitPattern::Regex(pattern.to_owned());
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+            .map_err(|e| malformed(self.file, e.to_string()))
     }
 
     fn decoder(&self, found: Option<Value>) -> Result<(), TextError> {
@@ -250,10 +254,6 @@ impl Check<'_> {
             }
         }
         Ok(())
-    }
-
-    fn library(&self, error: &serde_json::Error) -> TextError {
-        malformed(self.file, error.to_string())
     }
 }
 

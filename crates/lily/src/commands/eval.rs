@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use lily_model::evaluation::{Reference, evaluate};
+use lily_model::evaluation::{Evaluation, Reference, evaluate};
 
 use crate::args::EvalArgs;
 use crate::model::load;
+use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<ExitCode> {
@@ -14,20 +15,33 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode> {
     let mut loaded = load(&args.model, reference.longest().max(2), true)?;
     let e = evaluate(&mut loaded.engine, &reference)?;
     if args.json {
-        super::print_json(&e)?;
-        return Ok(ExitCode::SUCCESS);
+        print_json(&e)?;
+    } else {
+        print(text(&e))?;
     }
-    println!("positions             {}", e.positions);
-    println!("same top token        {:.2} %", 100.0 * e.top1);
-    println!(
-        "  where it is clear   {:.2} % of {} (margin above 0.5)",
-        100.0 * e.clear_top1,
-        e.clear_positions
-    );
-    println!("largest difference    {:.3e}", e.max_abs);
-    println!("relative rms          {:.3e}", e.rms);
-    println!("KL divergence         {:.3e} nats", e.kl);
-    println!("perplexity            {:.4} (reference {:.4})", e.perplexity, e.reference_perplexity);
-    println!("greedy ids            {} of {} agree", e.greedy_agreeing, e.greedy_ids);
     Ok(ExitCode::SUCCESS)
+}
+
+fn text(e: &Evaluation) -> String {
+    format!(
+        "positions             {}\n\
+         same top token        {:.2} %\n  \
+           where it is clear   {:.2} % of {} (margin above 0.5)\n\
+         largest difference    {:.3e}\n\
+         relative rms          {:.3e}\n\
+         KL divergence         {:.3e} nats\n\
+         perplexity            {:.4} (reference {:.4})\n\
+         greedy ids            {} of {} agree\n",
+        e.positions,
+        100.0 * e.top1,
+        100.0 * e.clear_top1,
+        e.clear_positions,
+        e.max_abs,
+        e.rms,
+        e.kl,
+        e.perplexity,
+        e.reference_perplexity,
+        e.greedy_agreeing,
+        e.greedy_ids,
+    )
 }

@@ -6,14 +6,15 @@ use anyhow::Result;
 use lily_model::Inspection;
 
 use crate::args::InspectArgs;
+use crate::output::{print, print_json};
 
 /// Runs the command; fails if the checkpoint does not run.
 pub fn run(args: &InspectArgs) -> Result<ExitCode> {
     let inspection = Inspection::of(&args.model);
     if args.json {
-        super::print_json(&inspection)?;
+        print_json(&inspection)?;
     } else {
-        print!("{inspection}");
+        print(&inspection)?;
     }
     Ok(if inspection.supported { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

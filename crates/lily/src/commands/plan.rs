@@ -14,28 +14,36 @@ use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
+use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let config = read_config(&args.model)?;
-    let rows = if args.step == PlanStep::Prefill { args.tokens } else { args.batch };
+    let prefill = args.step == PlanStep::Prefill;
+    let rows = if prefill { args.tokens } else { args.batch };
     ensure!(
         (1..=16384).contains(&rows) && args.position < 1 << 24,
         "a plan needs 1 to 16384 tokens or sequences and a position below {}, found {rows} and {}",
         1 << 24,
         args.position
     );
+    let (tokens, batch) = if prefill { (rows, 1) } else { (1, rows) };
+    ensure!(
+        args.bandwidth.is_none_or(|b| b.is_finite() && b > 0.0),
+        "--bandwidth is {}, need a number of GB/s above 0",
+        args.bandwidth.unwrap_or_default()
+    );
     let shape = model_shape(&config);
-    let end = args.position + if args.step == PlanStep::Prefill { args.tokens } else { 1 };
+    let end = args.position + tokens;
     let capacity = config.max_position_embeddings.max(end);
     let session = SessionShape {
-        batch: if args.step == PlanStep::Decode { args.batch } else { 1 },
-        tokens: args.tokens,
+        batch,
+        tokens,
         capacity,
         run_ahead: 1,
         splits: splits(capacity),
         ring: 64,
-        logit_rows: args.batch,
+        logit_rows: batch,
         precision: match args.device {
             PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
             PlanDevice::Metal | PlanDevice::Cuda => Precision::BF16,
@@ -46,26 +54,25 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
     let plan = match args.step {
         PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
-        PlanStep::Prefill => builder.prefill(args.tokens, 0, PrefillEnd::Sample)?,
+        PlanStep::Prefill => builder.prefill(tokens, 0, PrefillEnd::Sample)?,
     };
     let mut control_rows = vec![0; session.batch * control::WORDS];
     for row in control_rows.chunks_mut(control::WORDS) {
         row[control::POSITION] = args.position as i32;
-        row[control::COUNT] = args.tokens as i32;
+        row[control::COUNT] = tokens as i32;
     }
-    let prompt: Vec<i32> = (0..args.tokens as i32).map(|i| i % shape.vocab as i32).collect();
+    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % shape.vocab as i32).collect();
     let table = PlanTable::new(&plan, &Live::new(plan.step(), &control_rows, &prompt, None));
     if args.json {
-        super::print_json(&table)?;
+        print_json(&table)?;
     } else {
-        print!("{}", table.text());
+        let mut text = table.text();
         if let Some(bandwidth) = args.bandwidth {
             let bytes = (table.bytes_read + table.bytes_written) as f64;
-            println!(
-                "at {bandwidth} GB/s the bytes take at least {:.3} ms",
-                bytes / bandwidth / 1e6
-            );
+            let time = bytes / bandwidth / 1e6;
+            text += &format!("at {bandwidth} GB/s the bytes take at least {time:.3} ms\n");
         }
+        print(text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

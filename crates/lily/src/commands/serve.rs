@@ -1,6 +1,5 @@
 //! `lily serve`: the HTTP server.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -11,7 +10,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::ServeArgs;
-use crate::model::load;
+use crate::model::Source;
+use crate::output::note;
 
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
@@ -22,18 +22,19 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         args.api_key.as_deref() != Some(""),
         "--api-key is empty, need at least one character; leave it out to serve without a key"
     );
-    let folder = &args.model.model;
+    let source = Source::find(&args.model)?;
     // Cheap checks first: the weights take longest.
-    let encoder = PromptEncoder::open(folder)?;
-    let defaults = GenerationDefaults::read(folder)?;
-    let loaded = load(&args.model, args.ctx, false)?;
-    let id = args.model_name.clone().unwrap_or_else(|| folder_name(folder));
+    let encoder = PromptEncoder::open(&source.folder)
+        .context("a server needs a tokenizer and a chat template")?;
+    let defaults = GenerationDefaults::read(&source.folder)?;
+    let id = args.model_name.clone().unwrap_or_else(|| source.name.clone());
+    let loaded = source.load(&args.model, args.ctx, false)?;
     let device = loaded.engine.device_name().to_string();
-    eprintln!(
+    note(format_args!(
         "lily: {id} on {device}, context {}, loaded in {:.1} s",
         args.ctx,
         loaded.load_time.as_secs_f64()
-    );
+    ));
     let model = Model { id, engine: loaded.engine, encoder, defaults, stop_ids: loaded.stop_ids };
     let mut hosts = args.allow_host.clone();
     hosts.push(args.host.clone());
@@ -68,7 +69,7 @@ async fn listen(server: Server, args: &ServeArgs) -> Result<()> {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        eprintln!("lily: finishing the running request; a second signal ends at once");
+        note("lily: finishing the running request; a second signal ends at once");
         tokio::spawn(async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -79,14 +80,8 @@ async fn listen(server: Server, args: &ServeArgs) -> Result<()> {
     };
     let address = listener.local_addr()?;
     if !address.ip().is_loopback() && args.api_key.is_none() {
-        eprintln!("lily: warning: other machines can reach this server; --api-key KEY guards it");
+        note("lily: warning: other machines can reach this server; --api-key KEY guards it");
     }
-    eprintln!("listening on http://{address}");
+    note(format_args!("listening on http://{address}"));
     server.serve(listener, shutdown).await.context("the server failed")
-}
-
-/// The last part of the path, as the model's name.
-fn folder_name(folder: &Path) -> String {
-    let whole = folder.canonicalize().unwrap_or_else(|_| folder.into());
-    whole.file_name().map_or_else(|| "lily".into(), |name| name.to_string_lossy().into_owned())
 }

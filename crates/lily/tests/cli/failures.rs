@@ -1,0 +1,191 @@
+//! Failures of the program: exit codes, one sentence each, no panic, whoever reads the output.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::{Outcome, golden, lily, program};
+use lily_model::parse_header;
+use tempfile::TempDir;
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let model = golden("mixed");
+    let run = |more: &[&str]| lily(&[&["run", "-m", &model], more].concat());
+    lily(&[]).assert_usage("Usage: lily");
+    lily(&["walk"]).assert_usage("unrecognized subcommand");
+    lily(&["run", "--tokens", "1"]).assert_usage("--model");
+    run(&[]).assert_usage("--tokens");
+    for ids in ["", "1,,2", "x", "1.5", "4294967296", "1 2"] {
+        run(&["--tokens", ids]).assert_usage("--tokens");
+    }
+    run(&["--tokens=-1"]).assert_usage("--tokens");
+    let run = |more: &[&str]| run(&[&["--tokens", "1"], more].concat());
+    run(&["--max-tokens", "-1"]).assert_usage("-1");
+    run(&["--max-tokens", "many"]).assert_usage("--max-tokens");
+    run(&["--temperature", "warm"]).assert_usage("--temperature");
+    run(&["--logit-bias", "3"]).assert_usage("expected ID=VALUE");
+    run(&["--logit-bias", "x=3"]).assert_usage("is no token id");
+    run(&["--threads", "1000000"]).assert_usage("--threads");
+    run(&["--unknown"]).assert_usage("--unknown");
+    lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
+    lily(&["eval", "-m", &model]).assert_usage("--reference");
+}
+
+#[test]
+fn parameters_outside_of_their_ranges_are_refused() {
+    let model = golden("mixed");
+    for (option, need) in [
+        ("--temperature=-1", "temperature is -1, need a number of at least 0"),
+        ("--temperature=NaN", "temperature is NaN"),
+        ("--temperature=inf", "temperature is inf"),
+        ("--top-p=0", "top_p is 0, need 0 < top_p <= 1"),
+        ("--top-p=1.5", "top_p is 1.5"),
+        ("--top-p=NaN", "top_p is NaN"),
+        ("--min-p=-0.1", "min_p is -0.1"),
+        ("--min-p=NaN", "min_p is NaN"),
+        ("--repetition-penalty=0", "repetition_penalty is 0"),
+        ("--repetition-penalty=-2", "repetition_penalty is -2"),
+        ("--presence-penalty=NaN", "presence_penalty is NaN"),
+        ("--frequency-penalty=inf", "frequency_penalty is inf"),
+        ("--logit-bias=3=NaN", "logit_bias is NaN"),
+        ("--logit-bias=320=1", "--logit-bias names token 320, need an id below 320"),
+        ("--chunk=0", "chunk is 0, need 1 to 16384"),
+        ("--chunk=99999", "chunk is 99999, need 1 to 16384"),
+        ("--ctx=0", "context is 0, need 2"),
+        ("--ctx=2", "3 tokens do not fit into the context of 2"),
+        ("--ctx=18446744073709551615", "context is 18446744073709551615, need 2"),
+        ("--max-tokens=18446744073709551615", "context is 18446744073709551615, need 2"),
+    ] {
+        lily(&["run", "-m", &model, "--tokens", "1,2,3", option]).assert_fails(need);
+    }
+    lily(&["run", "-m", &model, "--tokens", "1,2,320"])
+        .assert_fails("token 320 at index 2 is outside of the vocabulary of 320 tokens");
+    let plan = |more: &[&str]| lily(&[&["plan", "-m", &model], more].concat());
+    plan(&["--step", "prefill", "--tokens", "0"]).assert_fails("1 to 16384 tokens");
+    plan(&["--batch", "18446744073709551615"]).assert_fails("1 to 16384 tokens or sequences");
+    plan(&["--position", "18446744073709551615"]).assert_fails("a position below 16777216");
+    for bandwidth in ["--bandwidth=0", "--bandwidth=-5", "--bandwidth=NaN"] {
+        plan(&[bandwidth]).assert_fails("need a number of GB/s above 0");
+    }
+}
+
+/// A copy of a golden checkpoint.
+fn copy(name: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(Path::new(&golden(name)).join(file), folder.path().join(file)).unwrap();
+    }
+    folder
+}
+
+/// Every command that opens the weights.
+fn assert_refused(folder: &Path, part: &str) {
+    let model = folder.to_str().unwrap();
+    lily(&["run", "-m", model, "--tokens", "1,2"]).assert_fails(part);
+    lily(&["run", "-m", model, "--tokens", "1,2", "--json"]).assert_fails(part);
+    lily(&["eval", "-m", model, "--reference", &golden("mixed")]).assert_fails(part);
+}
+
+#[test]
+fn folders_that_hold_no_model_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_refused(&folder.path().join("nowhere"), "cannot be read");
+    assert_refused(folder.path(), "give a folder in the Hugging Face or MLX layout");
+    let config = folder.path().join("config.json");
+    assert_refused(&config, "config.json");
+    fs::write(&config, "{").unwrap();
+    assert_refused(folder.path(), "is not valid JSON");
+    let llama = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}"#;
+    fs::write(&config, llama).unwrap();
+    assert_refused(folder.path(), "but lily runs only");
+    fs::copy(Path::new(&golden("mixed")).join("config.json"), &config).unwrap();
+    assert_refused(folder.path(), "holds neither `model.safetensors.index.json` nor");
+    let path = folder.path().to_str().unwrap();
+    lily(&["plan", "-m", path]).assert_calm();
+    lily(&["plan", "-m", "no-such-preset"]).assert_fails("give a model folder, a config.json, or");
+    lily(&["eval", "-m", &golden("mixed"), "--reference", path]).assert_fails("prompts.json");
+    let other = lily(&["eval", "-m", &golden("mixed"), "--reference", &golden("heads")]);
+    other.assert_fails("it belongs to another model");
+}
+
+/// R38: an interrupted download.
+#[test]
+fn weights_that_are_cut_short_are_refused() {
+    let folder = copy("mixed");
+    let path = folder.path().join("model.safetensors");
+    let whole = fs::read(&path).unwrap();
+    for length in [0, 4, 100, whole.len() * 6 / 10, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        assert_refused(folder.path(), "model.safetensors");
+    }
+}
+
+/// R30: the exit code of a model whose numbers are damaged.
+#[test]
+fn weights_that_are_not_finite_are_refused() {
+    let folder = copy("generic");
+    let path = folder.path().join("model.safetensors");
+    let mut file = fs::read(&path).unwrap();
+    let header = parse_header(&file).unwrap();
+    let scales = header["language_model.model.layers.0.linear_attn.out_proj.scales"].bytes.clone();
+    file[scales.start..scales.start + 2].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+    fs::write(&path, file).unwrap();
+    assert_refused(folder.path(), "the first forward pass of this checkpoint gives ");
+}
+
+/// Runs the program, reads a few bytes of its output, and goes away.
+fn read_little(args: &[&str], stderr_too: bool) -> Outcome {
+    let mut command = program();
+    command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = [0; 5];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let mut stderr = String::new();
+    let mut reader = child.stderr.take().unwrap();
+    if !stderr_too {
+        reader.read_to_string(&mut stderr).unwrap();
+    }
+    drop(reader);
+    let code = child.wait().unwrap().code();
+    Outcome { code, stdout: String::from_utf8(first.into()).unwrap(), stderr }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_work_quietly() {
+    let model = golden("mixed");
+    let run = ["run", "-m", &model, "--tokens", "1", "--max-tokens", "2000", "--ignore-stop"];
+    for args in
+        [&run[..], &["plan", "-m", "qwen3.6-35b-a3b"], &["plan", "-m", "qwen3.6-35b-a3b", "--json"]]
+    {
+        let outcome = read_little(args, false);
+        assert_eq!((outcome.code, outcome.messages().len()), (Some(0), 0), "{outcome:?}");
+        let outcome = read_little(args, true);
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn output_that_cannot_be_written_fails_with_a_reason() {
+    for args in [&["plan", "-m", "qwen3.6-35b-a3b"][..], &["inspect", &golden("mixed"), "--json"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = program().args(args).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("lily: cannot write to standard output"), "{stderr}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn messages_that_cannot_be_written_do_not_change_the_exit_code() {
+    let model = golden("mixed");
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |tokens: &str| {
+        let args = ["run", "-m", &model, "--tokens", tokens, "--max-tokens", "2"];
+        program().args(args).stderr(full()).output().unwrap().status.code()
+    };
+    assert_eq!((run("1,2"), run("1,99999")), (Some(0), Some(1)));
+}

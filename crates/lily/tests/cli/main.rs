@@ -1,0 +1,7 @@
+//! The command line's contract, held by the real program.
+
+#![allow(clippy::unwrap_used)]
+
+mod failures;
+mod results;
+mod support;

@@ -1,0 +1,206 @@
+//! Results, fields of the JSON objects, what goes where.
+
+use serde_json::{Value, json};
+
+use crate::support::{fields, golden, ids, lily, prompts};
+
+#[test]
+fn run_gives_the_golden_ids() {
+    for name in ["heads", "raw"] {
+        let (model, prompts) = (golden(name), prompts(name));
+        let prompt = ids(&prompts["prompts"][1]);
+        let run = ["run", "-m", &model, "--tokens", &prompt, "--max-tokens", "32", "--exact"];
+        let plain = lily(&[&run[..], &["--ignore-stop"]].concat());
+        assert_eq!(plain.stdout, ids(&prompts["greedy"][1]) + "\n", "{plain:?}");
+        assert!(plain.messages()[0].starts_with("length: 7 prompt tokens at "), "{plain:?}");
+
+        let object = lily(&[&run[..], &["--ignore-stop", "--json"]].concat()).json();
+        assert_eq!(object["tokens"], prompts["greedy"][1]);
+        let all =
+            ["finish_reason", "reasoning", "text", "timings", "tokens", "tool_calls", "usage"];
+        assert_eq!(fields(&object), all);
+        let usage = json!({"prompt_tokens": 7, "completion_tokens": 32, "total_tokens": 39});
+        assert_eq!(object["usage"], usage);
+        assert_eq!(object["finish_reason"], "length");
+        assert_eq!((&object["text"], &object["tool_calls"]), (&Value::Null, &json!([])));
+        let timings = ["decode_tok_s", "first_token_s", "load_s", "prefill_tok_s"];
+        assert_eq!(fields(&object["timings"]), timings);
+        for timing in timings {
+            assert!(object["timings"][timing].as_f64().unwrap() > 0.0, "{timing}");
+        }
+    }
+}
+
+#[test]
+fn run_samples_by_seed_and_honours_limits_and_biases() {
+    let (model, prompts) = (golden("generic"), prompts("generic"));
+    let prompt = ids(&prompts["prompts"][1]);
+    let run = |more: &[&str]| {
+        let base = ["run", "-m", &model, "--tokens", &prompt, "--json"];
+        lily(&[&base[..], more].concat()).json()
+    };
+    let sampled =
+        |seed| run(&["--max-tokens", "12", "--temperature", "1", "--top-k", "20", "--seed", seed]);
+    assert_eq!(sampled("1")["tokens"], sampled("1")["tokens"]);
+    assert_ne!(sampled("1")["tokens"], sampled("2")["tokens"]);
+    let biased = run(&["--max-tokens", "12", "--logit-bias", "42=1000"]);
+    assert_eq!(biased["tokens"], json!(vec![42; 12]));
+    let none = run(&["--max-tokens", "0"]);
+    assert_eq!((&none["tokens"], &none["usage"]["total_tokens"]), (&json!([]), &json!(7)));
+    // The model's own stop token ends the text, unless it is told to go on.
+    let stop = run(&["--logit-bias", "383=1000"]);
+    assert_eq!((&stop["tokens"], &stop["finish_reason"]), (&json!([383]), &json!("stop")));
+    let on = run(&["--max-tokens", "12", "--logit-bias", "383=1000", "--ignore-stop"]);
+    assert_eq!(on["tokens"], json!(vec![383; 12]));
+    // A context smaller than the limit ends the text when it is full: its last token is not fed.
+    let full = run(&["--ctx", "9"]);
+    assert_eq!(full["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn eval_reports_the_documented_fields() {
+    let model = golden("mixed");
+    let eval = ["eval", "-m", &model, "--reference", &model];
+    let object = lily(&[&eval[..], &["--exact", "--json"]].concat()).json();
+    let all = [
+        "clear_positions",
+        "clear_top1",
+        "greedy_agreeing",
+        "greedy_equal",
+        "greedy_ids",
+        "kl",
+        "max_abs",
+        "perplexity",
+        "positions",
+        "reference_perplexity",
+        "rms",
+        "top1",
+    ];
+    assert_eq!(fields(&object), all);
+    assert_eq!((&object["positions"], &object["greedy_equal"]), (&json!(202), &json!(true)));
+    assert_eq!(object["top1"], 1.0);
+    assert!(object["max_abs"].as_f64().unwrap() <= 1e-3, "{object}");
+    let text = lily(&[&eval[..], &["--exact"]].concat());
+    assert!(text.stdout.starts_with("positions             202\n"), "{text:?}");
+    assert!(text.stdout.contains("\n  where it is clear   100.00 % of "), "{text:?}");
+    assert!(text.stdout.ends_with("greedy ids            128 of 128 agree\n"), "{text:?}");
+}
+
+#[test]
+fn plan_reports_the_documented_fields() {
+    let plan = ["plan", "-m", "qwen3.6-35b-a3b"];
+    let object = lily(&[&plan[..], &["--json"]].concat()).json();
+    let all = [
+        "bytes_per_token",
+        "bytes_read",
+        "bytes_written",
+        "flops_per_token",
+        "launches",
+        "launches_under_2mb",
+        "list",
+        "stages",
+    ];
+    assert_eq!(fields(&object), all);
+    assert_eq!((&object["launches"], &object["stages"]), (&json!(303), &json!(303)));
+    let list = object["list"].as_array().unwrap();
+    assert_eq!(list.len(), 303);
+    let row = [
+        "bytes_read",
+        "bytes_written",
+        "flops",
+        "grid",
+        "index",
+        "kernel",
+        "layer",
+        "reads",
+        "stage",
+        "threads",
+        "writes",
+    ];
+    assert!(list.iter().all(|launch| fields(launch) == row));
+    let launches = |more: &[&str]| {
+        let all = [&plan[..], &["--json", "--for", "metal"], more].concat();
+        lily(&all).json()["launches"].clone()
+    };
+    assert_eq!(launches(&["--fuse", "topk,prepare,short", "--position", "200"]), 243);
+    assert_eq!(launches(&["--step", "prefill", "--tokens", "2048"]), 463);
+    assert_eq!(launches(&["--batch", "8"]), 303);
+    // What a step does not use does not matter.
+    assert_eq!(launches(&["--tokens", "18446744073709551615"]), 303);
+    let text = lily(&["plan", "-m", &golden("heads"), "--bandwidth", "100"]);
+    assert!(text.stdout.starts_with("index stage kernel"), "{text:?}");
+    assert!(text.stdout.contains("\nat 100 GB/s the bytes take at least "), "{text:?}");
+}
+
+#[test]
+fn inspect_says_what_a_folder_holds() {
+    let object = lily(&["inspect", &golden("raw"), "--json"]).json();
+    let all = [
+        "architecture",
+        "aside",
+        "bytes",
+        "classes",
+        "context_tokens",
+        "error",
+        "files",
+        "folder",
+        "layers",
+        "layout",
+        "parameters",
+        "stop_tokens",
+        "supported",
+        "tensors",
+        "warnings",
+    ];
+    assert_eq!(fields(&object), all);
+    assert_eq!((&object["supported"], &object["error"]), (&json!(true), &Value::Null));
+    assert_eq!((&object["layout"], &object["layers"]), (&json!("original"), &json!([4, 2])));
+    let text = lily(&["inspect", &golden("heads")]);
+    assert!(text.code == Some(0) && text.stdout.ends_with("supported     yes\n"), "{text:?}");
+}
+
+#[test]
+fn inspect_of_a_bad_folder_fails_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let text = lily(&["inspect", path]);
+    assert_eq!(text.code, Some(1), "{text:?}");
+    assert!(text.stdout.contains("supported     no: "), "{text:?}");
+    let outcome = lily(&["inspect", path, "--json"]);
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    let object = outcome.object();
+    assert_eq!(object["supported"], false);
+    assert!(object["error"].as_str().unwrap().contains("config.json"), "{object}");
+    outcome.assert_calm();
+}
+
+#[test]
+fn synth_writes_a_model_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("tiny");
+    let out = out.to_str().unwrap();
+    let synth = ["synth", "--preset", "tiny", "--out", out];
+    let object = lily(&[&synth[..], &["--json"]].concat()).json();
+    assert_eq!(fields(&object), ["bytes", "files", "out", "reused", "tensors"]);
+    assert_eq!((&object["reused"], &object["out"]), (&json!(false), &json!(out)));
+    let run = lily(&["run", "-m", out, "--tokens", "1,2,3", "--max-tokens", "4", "--ignore-stop"]);
+    assert_eq!((run.code, run.stdout.matches(',').count()), (Some(0), 3), "{run:?}");
+    assert!(lily(&["inspect", out]).code == Some(0));
+    let again = lily(&synth);
+    assert!(again.stdout.contains("already holds"), "{again:?}");
+    let other = lily(&[&synth[..], &["--seed", "1"]].concat());
+    other.assert_fails("should be empty or hold this very checkpoint");
+    let forced = lily(&[&synth[..], &["--seed", "1", "--force"]].concat());
+    assert!(forced.stdout.contains("now holds"), "{forced:?}");
+    lily(&["synth", "--preset", "huge", "--out", out]).assert_fails("expected a preset");
+    let layers = lily(&[&synth[..], &["--layers", "99"]].concat());
+    layers.assert_fails("99 layers were asked for");
+}
+
+#[test]
+fn help_and_version_succeed() {
+    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["help", "plan"]] {
+        let outcome = lily(args);
+        assert!(outcome.code == Some(0) && !outcome.stdout.is_empty(), "{outcome:?}");
+    }
+}
