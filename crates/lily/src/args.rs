@@ -1,12 +1,14 @@
 //! The command line.
 
 mod answer;
+mod serve;
 
 use std::path::PathBuf;
 
 pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
 #[derive(Parser)]
@@ -30,6 +32,9 @@ pub enum Command {
         after_help = "Example:\n  lily chat -m ~/models/Qwen3.6-35B-A3B-4bit --system \"Be brief.\""
     )]
     Chat(ChatArgs),
+    /// Answer requests over HTTP, in the shape of the OpenAI API.
+    #[command(after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768")]
+    Serve(ServeArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
     #[command(
         after_help = "Example:\n  lily eval -m tests/golden/heads --reference tests/golden/heads --exact --json"

@@ -6,5 +6,6 @@ pub mod inspect;
 pub mod plan;
 pub mod run;
 mod run_ids;
+pub mod serve;
 pub mod shell;
 pub mod synth;

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     let result = match &program.command {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
