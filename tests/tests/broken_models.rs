@@ -30,8 +30,8 @@ fn generate(
 ) -> (Vec<u32>, Result<(), EngineError>) {
     let mut out = Vec::new();
     let generation = Generation { limit: 12, stop_ids: Vec::new(), sampling };
-    let result = engine.generate(sequence, prompt, &generation, &mut |id| {
-        out.push(id);
+    let result = engine.generate(sequence, prompt, &generation, &mut |progress| {
+        out.extend(progress.token());
         ControlFlow::Continue(())
     });
     (out, result.map(|_| ()))

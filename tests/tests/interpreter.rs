@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use lily_model::engine::{Engine, EngineOptions, Generation};
+use lily_model::engine::{Engine, EngineOptions, Generation, Progress};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{Fusions, Precision};
@@ -28,8 +28,8 @@ fn greedy(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
     let sampling = Sampling::greedy();
     let generation = Generation { limit: LIMIT, stop_ids: Vec::new(), sampling };
     let mut out = Vec::new();
-    let mut collect = |id| {
-        out.push(id);
+    let mut collect = |progress: Progress| {
+        out.extend(progress.token());
         ControlFlow::Continue(())
     };
     engine.generate(sequence, ids, &generation, &mut collect).unwrap();

@@ -5,7 +5,9 @@
 use std::ops::ControlFlow;
 
 use lily_cpu::Numerics;
-use lily_model::engine::{Engine, EngineError, EngineOptions, Finish, Generation, SequenceId};
+use lily_model::engine::{
+    Engine, EngineError, EngineOptions, Finish, Generation, Progress, SequenceId,
+};
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::Sampling;
 use lily_tests::{Golden, cpu, max_difference};
@@ -34,8 +36,8 @@ fn generate(
 ) -> (Vec<u32>, Finish) {
     let mut out = Vec::new();
     let finish = engine
-        .generate(sequence, prompt, generation, &mut |id| {
-            out.push(id);
+        .generate(sequence, prompt, generation, &mut |progress| {
+            out.extend(progress.token());
             if out.len() == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
         .unwrap();
@@ -208,6 +210,27 @@ fn a_full_context_ends_the_text_and_a_longer_prompt_is_refused() {
         let sequence = engine.open().unwrap();
         let long = engine.prefill(sequence, &golden.prompts.prompts[3], PrefillEnd::More);
         assert!(matches!(long, Err(EngineError::ContextFull { needed: 200, context: 72 })));
+    }
+}
+
+#[test]
+fn work_ends_after_the_chunk_in_which_the_caller_stops() {
+    let golden = Golden::open("heads");
+    let mut engine = exact(&golden, EngineOptions { chunk: 16, batch: 2, ..options() });
+    let ids = &golden.prompts.prompts[2];
+    for sampling in [Sampling::greedy(), Sampling { temperature: 1.0, ..Sampling::greedy() }] {
+        let sequence = engine.open().unwrap();
+        let generation = Generation { limit: 9, stop_ids: Vec::new(), sampling };
+        let mut seen = Vec::new();
+        let finish = engine.generate(sequence, ids, &generation, &mut |progress| {
+            seen.push(progress);
+            if seen.len() == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(finish.unwrap(), Finish::Cancelled);
+        assert_eq!(seen, [Progress::Prefilled(16), Progress::Prefilled(32)]);
+        assert_eq!(engine.tokens(sequence).unwrap(), &ids[..32]);
+        assert_like_cold(&mut engine, sequence, "after a cancelled prompt");
+        engine.close(sequence);
     }
 }
 

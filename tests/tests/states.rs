@@ -59,8 +59,8 @@ fn logits_after_a_generation_are_those_of_its_last_token_or_an_error() {
         let generation =
             Generation { limit: 9, stop_ids: Vec::new(), sampling: Sampling::greedy() };
         engine
-            .generate(sequence, &[3, 1, 4], &generation, &mut |id| {
-                out.push(id);
+            .generate(sequence, &[3, 1, 4], &generation, &mut |progress| {
+                out.extend(progress.token());
                 if out.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })
             .unwrap();

@@ -32,6 +32,7 @@ pub mod grouped_down;
 pub mod grouped_gate_up;
 pub mod head;
 pub mod math;
+pub mod norm;
 pub mod residual;
 pub mod router;
 pub mod routing;
@@ -41,6 +42,6 @@ pub mod table;
 pub mod topk;
 
 pub use shape::{
-    CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, Mixer, ModelShape,
-    O_SS_ROWS, SessionShape, StepArgs,
+    CHUNK, CHUNKED_FROM_TOKENS, GROUPED_TILE_ROWS, L2_EPS, LaunchContext, LiveRows, Mixer,
+    ModelShape, O_SS_ROWS, SessionShape, StepArgs,
 };

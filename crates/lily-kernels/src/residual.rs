@@ -1,5 +1,6 @@
 //! The residual epilogue, shared by every kernel that ends a block: `x += result` on owned columns,
 //! then `xn = x ∘ w_next` as the next matrix input, and the sum of squares of each tile of columns.
+//! This is the writer's half of the next norm; [`crate::norm`] is the reader's.
 //!
 //! The four bindings stand together, in this order: `x`, `next_norm`, `xn`, `x_ss`.
 

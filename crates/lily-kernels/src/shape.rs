@@ -1,5 +1,6 @@
 //! Dimensions of a model and of a session: what launches, buffers and kernels are sized by.
 
+use lily_plan::control::{COUNT, HALT, POSITION, WORDS};
 use lily_plan::{Element, Precision, Step};
 
 /// Eps inside the l2 norm of Gated DeltaNet queries and keys; the model's code fixes it.
@@ -240,18 +241,14 @@ impl StepArgs {
     }
 
     /// Live rows, from the control block `[sequences, WORDS]`.
-    pub fn live_rows(&self, control: &[i32]) -> Vec<usize> {
-        use lily_plan::control::{COUNT, HALT, WORDS};
-        let sequence = self.sequence as usize;
+    pub fn live_rows<'a>(&self, control: &'a [i32]) -> LiveRows<'a> {
+        let rows = self.rows as usize;
         if !self.is_prefill() {
-            let running = |row: &usize| control[row * WORDS + HALT] == 0;
-            return (0..self.rows as usize).filter(running).collect();
+            return LiveRows { first: 0, end: rows, control: Some(control) };
         }
-        if control[sequence * WORDS + HALT] != 0 {
-            return Vec::new();
-        }
-        let count = control[sequence * WORDS + COUNT].max(0) as usize;
-        (0..count.min(self.rows as usize)).collect()
+        let words = &control[self.sequence as usize * WORDS..][..WORDS];
+        let end = if words[HALT] == 0 { words[COUNT].max(0) as usize } else { 0 };
+        LiveRows { first: 0, end: end.min(rows), control: None }
     }
 
     /// Sequence of a row of scratch.
@@ -261,8 +258,115 @@ impl StepArgs {
 
     /// Position of the token in a row of scratch.
     pub fn position_of(&self, control: &[i32], row: usize) -> usize {
-        use lily_plan::control::{POSITION, WORDS};
         let base = control[self.sequence_of(row) * WORDS + POSITION].max(0) as usize;
         if self.is_prefill() { base + row } else { base }
+    }
+}
+
+/// The rows of scratch that a step computes, in rising order, or a part of them. A prefill chunk has
+/// its first rows, a decode step those of the sequences that are not halted.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveRows<'a> {
+    first: usize,
+    end: usize,
+    /// Decode: the control block, which says what is halted.
+    control: Option<&'a [i32]>,
+}
+
+impl<'a> LiveRows<'a> {
+    /// The rows in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + Clone + use<'a> {
+        let control = self.control;
+        let lives = move |&row: &usize| control.is_none_or(|c| c[row * WORDS + HALT] == 0);
+        (self.first..self.end).filter(lives)
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        match self.control {
+            Some(_) => self.iter().count(),
+            None => self.end - self.first,
+        }
+    }
+
+    /// Whether no row lives.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// Row `i` of them.
+    ///
+    /// # Panics
+    /// If there are no more than `i`.
+    pub fn nth(&self, i: usize) -> usize {
+        self.get(i).expect("tiles are counted from the same rows")
+    }
+
+    /// The last row.
+    pub fn last(&self) -> Option<usize> {
+        self.get(self.len().checked_sub(1)?)
+    }
+
+    /// Part `tile` of the rows cut into parts of `size`; the last may be shorter.
+    pub fn part(&self, size: usize, tile: usize) -> Self {
+        let place = |i| self.get(i).unwrap_or(self.end);
+        Self { first: place(tile * size), end: place((tile + 1) * size), control: self.control }
+    }
+
+    fn get(&self, i: usize) -> Option<usize> {
+        match self.control {
+            Some(_) => self.iter().nth(i),
+            None => (i < self.end - self.first).then_some(self.first + i),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(live: LiveRows<'_>) -> Vec<usize> {
+        let rows: Vec<usize> = live.iter().collect();
+        assert_eq!((live.len(), live.is_empty()), (rows.len(), rows.is_empty()));
+        assert_eq!(live.last(), rows.last().copied());
+        assert!(rows.iter().enumerate().all(|(i, &row)| live.nth(i) == row));
+        rows
+    }
+
+    /// A control block with these halt flags and token counts.
+    fn control(words: &[(i32, i32)]) -> Vec<i32> {
+        let mut control = vec![7; words.len() * WORDS];
+        for (row, &(halt, count)) in control.chunks_mut(WORDS).zip(words) {
+            (row[HALT], row[COUNT]) = (halt, count);
+        }
+        control
+    }
+
+    #[test]
+    fn halted_sequences_have_no_live_row_in_decode() {
+        let step = StepArgs { prefill: 0, rows: 5, sequence: 0 };
+        let control = control(&[(1, 1), (0, 1), (0, 1), (2, 1), (0, 1), (0, 1)]);
+        let live = step.live_rows(&control);
+        assert_eq!(rows(live), [1, 2, 4]);
+        assert_eq!(rows(live.part(2, 0)), [1, 2]);
+        assert_eq!(rows(live.part(2, 1)), [4]);
+        assert_eq!(rows(live.part(2, 0).part(1, 1)), [2]);
+        assert_eq!(rows(live.part(2, 2)), []);
+    }
+
+    #[test]
+    fn the_first_rows_of_a_chunk_live() {
+        let step = StepArgs { prefill: 1, rows: 5, sequence: 1 };
+        for (halt, count, live) in [(0, 3, 3), (0, 9, 5), (0, 0, 0), (0, -1, 0), (1, 3, 0)] {
+            let control = control(&[(1, 5), (halt, count)]);
+            let all: Vec<usize> = (0..live).collect();
+            assert_eq!(rows(step.live_rows(&control)), all, "halt {halt}, count {count}");
+        }
+        let control = control(&[(1, 5), (0, 4)]);
+        let live = step.live_rows(&control);
+        assert_eq!(rows(live.part(3, 0)), [0, 1, 2]);
+        assert_eq!(rows(live.part(3, 1)), [3]);
+        assert_eq!(rows(live.part(3, 0).part(2, 1)), [2]);
+        assert_eq!(rows(live.part(3, 2)), []);
     }
 }

@@ -236,8 +236,8 @@ fn greedy(engine: &mut Engine, prompt: &[u32], limit: usize) -> Result<Vec<u32>,
     let sequence = engine.open()?;
     let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
     let mut ids = Vec::new();
-    engine.generate(sequence, prompt, &generation, &mut |id| {
-        ids.push(id);
+    engine.generate(sequence, prompt, &generation, &mut |progress| {
+        ids.extend(progress.token());
         ControlFlow::Continue(())
     })?;
     engine.close(sequence);

@@ -1,9 +1,14 @@
 //! The command line.
 
+mod answer;
+mod serve;
+
 use std::path::PathBuf;
 
+pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
 #[derive(Parser)]
@@ -17,11 +22,19 @@ pub struct Program {
 /// Commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Generate tokens after a prompt.
-    #[command(
-        after_help = "Example:\n  lily run -m tests/golden/heads --tokens 33,86,206 --max-tokens 8"
-    )]
+    /// Answer one question, or continue a text.
+    #[command(after_help = "Examples:\n  lily run \"What is a prime number?\"\n  \
+                            lily run -m ~/models/Qwen3.6-35B-A3B-4bit --raw \"Once upon a time\"\n  \
+                            lily run -m tests/golden/heads --tokens 33,86,206 --max-tokens 8")]
     Run(RunArgs),
+    /// Talk with a model in the terminal; a pipe sends one turn a line.
+    #[command(
+        after_help = "Example:\n  lily chat -m ~/models/Qwen3.6-35B-A3B-4bit --system \"Be brief.\""
+    )]
+    Chat(ChatArgs),
+    /// Answer requests over HTTP, in the shape of the OpenAI API.
+    #[command(after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768")]
+    Serve(ServeArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
     #[command(
         after_help = "Example:\n  lily eval -m tests/golden/heads --reference tests/golden/heads --exact --json"
@@ -36,14 +49,27 @@ pub enum Command {
     /// Write a random checkpoint of exact shapes.
     #[command(after_help = "Example:\n  lily synth --preset tiny --out /tmp/tiny")]
     Synth(SynthArgs),
+    /// Print a shell's completion script.
+    #[command(
+        after_help = "Example:\n  lily completions bash > ~/.local/share/bash-completion/completions/lily"
+    )]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands.
+    #[command(
+        after_help = "Examples:\n  lily man | man -l -\n  lily man --out ~/.local/share/man/man1"
+    )]
+    Man(ManArgs),
 }
 
 /// Where the model is and how it runs.
 #[derive(Args)]
 pub struct ModelArgs {
-    /// Model folder in the Hugging Face / MLX layout.
-    #[arg(short, long)]
-    pub model: PathBuf,
+    /// Model folder in the Hugging Face / MLX layout; without it a tiny random built-in model runs.
+    #[arg(short, long, value_name = "FOLDER")]
+    pub model: Option<PathBuf>,
+    /// Device that runs the model.
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
     /// Compute with f32 activations and an f32 KV cache.
     #[arg(long)]
     pub exact: bool,
@@ -55,54 +81,13 @@ pub struct ModelArgs {
     pub chunk: usize,
 }
 
-/// `lily run`.
-#[derive(Args)]
-pub struct RunArgs {
-    /// Model and device.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// The prompt as token ids, separated by commas.
-    #[arg(long, value_delimiter = ',', required = true, value_name = "IDS")]
-    pub tokens: Vec<u32>,
-    /// Most tokens to generate.
-    #[arg(long, default_value_t = 128, value_name = "N")]
-    pub max_tokens: usize,
-    /// Positions of the context; without it, what the prompt and --max-tokens need.
-    #[arg(long, value_name = "TOKENS")]
-    pub ctx: Option<usize>,
-    /// Randomness; 0 takes the most likely token.
-    #[arg(long, default_value_t = 0.0)]
-    pub temperature: f32,
-    /// Keep the K most likely tokens; 0 keeps all.
-    #[arg(long, default_value_t = 0, value_name = "K")]
-    pub top_k: usize,
-    /// Keep the smallest set of tokens with this probability.
-    #[arg(long, default_value_t = 1.0, value_name = "P")]
-    pub top_p: f32,
-    /// Keep tokens with at least this share of the largest probability.
-    #[arg(long, default_value_t = 0.0, value_name = "P")]
-    pub min_p: f32,
-    /// Subtracted from the logits of tokens generated before.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub presence_penalty: f32,
-    /// Subtracted from the logits for each time a token was generated before.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub frequency_penalty: f32,
-    /// Divides the logits of tokens seen before.
-    #[arg(long, default_value_t = 1.0)]
-    pub repetition_penalty: f32,
-    /// Key of the random numbers: the same seed gives the same tokens.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Added to the logit of a token: ID=VALUE, may be given several times.
-    #[arg(long, value_name = "ID=VALUE", value_parser = parse_bias)]
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Go on after the model's stop tokens.
-    #[arg(long)]
-    pub ignore_stop: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
+/// Devices of this build.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The best device of this machine; the CPU is the only one so far.
+    Auto,
+    /// The processor.
+    Cpu,
 }
 
 /// `lily eval`.
@@ -218,11 +203,4 @@ pub struct SynthArgs {
 /// More threads than any machine runs at once are a slip of the pen.
 fn threads() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(0..=1024)
-}
-
-fn parse_bias(text: &str) -> Result<(u32, f32), String> {
-    let (id, value) = text.split_once('=').ok_or("expected ID=VALUE, such as 42=-5")?;
-    let id = id.trim().parse().map_err(|e| format!("`{id}` is no token id: {e}"))?;
-    let value = value.trim().parse().map_err(|e| format!("`{value}` is no number: {e}"))?;
-    Ok((id, value))
 }

@@ -1,7 +1,11 @@
 //! One module for each command.
 
+pub mod chat;
 pub mod eval;
 pub mod inspect;
 pub mod plan;
 pub mod run;
+mod run_ids;
+pub mod serve;
+pub mod shell;
 pub mod synth;

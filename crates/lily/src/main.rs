@@ -2,10 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod args;
 mod commands;
+mod interrupt;
 mod model;
 mod output;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -21,10 +24,14 @@ fn main() -> ExitCode {
     let program = Program::parse();
     let result = match &program.command {
         Command::Run(args) => commands::run::run(args),
+        Command::Chat(args) => commands::chat::run(args),
+        Command::Serve(args) => commands::serve::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Synth(args) => commands::synth::run(args),
+        Command::Completions(args) => commands::shell::completions(args),
+        Command::Man(args) => commands::shell::man(args),
     };
     match result {
         Ok(code) => code,

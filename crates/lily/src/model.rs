@@ -1,15 +1,132 @@
-//! Opens a model on a device.
+//! Finds a model and opens it on a device.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use lily_chat::builtin_model;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
-use lily_model::{Checkpoint, stop_tokens};
+use lily_model::sampling::Sampling;
+use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
+use tempfile::TempDir;
 
-use crate::args::ModelArgs;
+use crate::args::{DeviceChoice, ModelArgs};
 use crate::output::note;
+
+/// The folder of a model.
+pub struct Source {
+    /// Where the files are.
+    pub folder: PathBuf,
+    /// Name for people.
+    pub name: String,
+    /// The folder of the built-in model, removed when this is dropped.
+    builtin: Option<TempDir>,
+}
+
+impl Source {
+    /// The folder that was named, or the built-in model, announced on standard error.
+    ///
+    /// # Errors
+    /// There is no such folder.
+    pub fn find(args: &ModelArgs) -> Result<Self> {
+        let Some(folder) = &args.model else {
+            let made = builtin_model()?;
+            note(
+                "lily: no model given: answering with a tiny random built-in model; its text means \
+                 nothing, use -m for a real one",
+            );
+            let folder = made.path().to_path_buf();
+            return Ok(Self { folder, name: "built-in".into(), builtin: Some(made) });
+        };
+        ensure!(
+            folder.is_dir(),
+            "expected a model folder, found nothing at {}; `lily inspect FOLDER` says what one holds",
+            folder.display()
+        );
+        let name = folder.canonicalize().ok();
+        let name = name.as_deref().and_then(Path::file_name).unwrap_or(folder.as_os_str());
+        Ok(Self { folder: folder.clone(), name: name.to_string_lossy().into(), builtin: None })
+    }
+
+    /// Whether this is the built-in model.
+    pub fn is_builtin(&self) -> bool {
+        self.builtin.is_some()
+    }
+
+    /// The model's `config.json`.
+    ///
+    /// # Errors
+    /// It is missing or not supported.
+    pub fn config(&self) -> Result<Config> {
+        Ok(Config::read(&self.folder)?)
+    }
+
+    /// Sampling by `generation_config.json`; greedy without one.
+    ///
+    /// # Errors
+    /// The file is malformed.
+    pub fn sampling(&self) -> Result<Sampling> {
+        let defaults = GenerationDefaults::read(&self.folder)?;
+        let greedy = Sampling::greedy();
+        if !defaults.do_sample.unwrap_or(defaults.temperature.is_some()) {
+            return Ok(greedy);
+        }
+        Ok(Sampling {
+            temperature: defaults.temperature.unwrap_or(1.0),
+            top_k: defaults.top_k.map_or(greedy.top_k, |k| k as usize),
+            top_p: defaults.top_p.unwrap_or(greedy.top_p),
+            min_p: defaults.min_p.unwrap_or(greedy.min_p),
+            repetition_penalty: defaults.repetition_penalty.unwrap_or(greedy.repetition_penalty),
+            ..greedy
+        })
+    }
+
+    /// Checks the weights and sets up an engine. Warnings go to standard error.
+    ///
+    /// # Errors
+    /// The checkpoint is not complete or not supported, or the context does not fit into memory.
+    pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        let start = Instant::now();
+        let checkpoint = Checkpoint::open(&self.folder)?;
+        for warning in checkpoint.warnings() {
+            note(format_args!("lily: warning: {warning}"));
+        }
+        let config = checkpoint.config();
+        if context > config.max_position_embeddings {
+            note(format_args!(
+                "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
+                config.max_position_embeddings
+            ));
+        }
+        let stop_ids = stop_tokens(&self.folder, config)?;
+        let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
+        let device = match args.device {
+            DeviceChoice::Auto | DeviceChoice::Cpu => CpuDevice::new(CpuOptions {
+                numerics,
+                threads: args.threads,
+                ..CpuOptions::default()
+            }),
+        };
+        let options = EngineOptions {
+            context,
+            chunk: args.chunk,
+            all_logits,
+            memory_limit: lily_cpu::memory_limit(),
+            ..EngineOptions::default()
+        };
+        let weights = checkpoint.weights()?;
+        let engine = Engine::new(Box::new(device), model_shape(config), weights, options)
+            .with_context(|| format!("cannot run {}", self.folder.display()))?;
+        // Mapped files stay readable without a name. Removed now, they are gone even if the program
+        // is killed; a system that refuses gets a second try when the folder is dropped.
+        if let Some(folder) = &self.builtin {
+            let _ = std::fs::remove_dir_all(folder.path());
+        }
+        Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.builtin })
+    }
+}
 
 /// An engine ready to run.
 pub struct Loaded {
@@ -19,35 +136,14 @@ pub struct Loaded {
     pub stop_ids: Vec<u32>,
     /// Time from opening the folder to the end of the first forward pass.
     pub load_time: Duration,
+    /// Declared last: the engine lets go of the files first.
+    _folder: Option<TempDir>,
 }
 
-/// Opens the folder, checks the weights and sets up an engine. Warnings go to standard error.
+/// Finds the model and loads it.
+///
+/// # Errors
+/// As [`Source::find`] and [`Source::load`].
 pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-    let start = Instant::now();
-    let checkpoint = Checkpoint::open(&args.model)?;
-    for warning in checkpoint.warnings() {
-        note(format_args!("lily: warning: {warning}"));
-    }
-    let config = checkpoint.config();
-    if context > config.max_position_embeddings {
-        note(format_args!(
-            "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
-            config.max_position_embeddings
-        ));
-    }
-    let stop_ids = stop_tokens(&args.model, config)?;
-    let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device =
-        CpuDevice::new(CpuOptions { numerics, threads: args.threads, ..CpuOptions::default() });
-    let options = EngineOptions {
-        context,
-        chunk: args.chunk,
-        all_logits,
-        memory_limit: lily_cpu::memory_limit(),
-        ..EngineOptions::default()
-    };
-    let weights = checkpoint.weights()?;
-    let engine = Engine::new(Box::new(device), model_shape(config), weights, options)
-        .with_context(|| format!("cannot run {}", args.model.display()))?;
-    Ok(Loaded { engine, stop_ids, load_time: start.elapsed() })
+    Source::find(args)?.load(args, context, all_logits)
 }

@@ -25,7 +25,15 @@ impl std::error::Error for ReaderLeft {}
 /// [`ReaderLeft`], or what the system says, such as a full disk.
 pub fn print(text: impl fmt::Display) -> Result<()> {
     let mut out = io::stdout().lock();
-    match write!(out, "{text}").and_then(|()| out.flush()) {
+    written(write!(out, "{text}").and_then(|()| out.flush()))
+}
+
+/// The outcome of writing to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub fn written(result: io::Result<()>) -> Result<()> {
+    match result {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
         result => result.context("cannot write to standard output"),
     }

@@ -106,18 +106,20 @@ impl Rotary {
         Self { args }
     }
 
-    /// Inverse frequencies in f64 `[rotary_dim / 2]`; they serve every position of a tile.
-    pub(crate) fn frequencies(&self) -> Vec<f64> {
+    /// Writes the cosines, then the sines of each position to `tables [positions, rotary_dim]`. A
+    /// frequency, in f64, serves all of them.
+    pub(crate) fn tables(
+        &self,
+        positions: impl Iterator<Item = usize> + Clone,
+        tables: &mut [f32],
+    ) {
         let (dim, theta) = (self.args.rotary_dim as usize, f64::from(self.args.theta));
-        (0..dim / 2).map(|i| theta.powf(-2.0 * i as f64 / dim as f64)).collect()
-    }
-
-    /// Writes the cosines, then the sines of a position to `table [rotary_dim]`.
-    pub(crate) fn table(&self, frequencies: &[f64], position: usize, table: &mut [f32]) {
-        let (cos, sin) = table.split_at_mut(frequencies.len());
-        for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(frequencies) {
-            let (s, c) = (position as f64 * frequency).sin_cos();
-            (*cos, *sin) = (c as f32, s as f32);
+        for i in 0..dim / 2 {
+            let frequency = theta.powf(-2.0 * i as f64 / dim as f64);
+            for (table, position) in tables.chunks_mut(dim).zip(positions.clone()) {
+                let (sin, cos) = (position as f64 * frequency).sin_cos();
+                (table[i], table[dim / 2 + i]) = (cos as f32, sin as f32);
+            }
         }
     }
 
@@ -268,7 +270,7 @@ impl PreparedArgs {
         let (dim, group) = (self.head_dim(), self.group());
         let (key, table) = work.split_at_mut(dim);
         let rotary = Rotary::new(self.rotary);
-        rotary.table(&rotary.frequencies(), token.position, table);
+        rotary.tables(std::iter::once(token.position), table);
         let first = (token.row * self.q_heads as usize + token.kv_head * group) * dim;
         let raw = (token.row * self.kv_heads as usize + token.kv_head) * dim;
         // SAFETY: launches with this prologue do not write projections and norms.
@@ -309,7 +311,7 @@ pub(crate) fn block_place(
     splits: usize,
     mut index: usize,
 ) -> (usize, usize, usize) {
-    for row in step.live_rows(control) {
+    for row in step.live_rows(control).iter() {
         let length = step.position_of(control, row) + 1;
         let used = blocks(length, splits);
         if index < used {
@@ -323,5 +325,5 @@ pub(crate) fn block_place(
 /// Blocks in use of all rows of a decode step.
 pub(crate) fn blocks_in_use(step: &StepArgs, control: &[i32], splits: usize) -> usize {
     let used = |row| blocks(step.position_of(control, row) + 1, splits);
-    step.live_rows(control).into_iter().map(used).sum()
+    step.live_rows(control).iter().map(used).sum()
 }

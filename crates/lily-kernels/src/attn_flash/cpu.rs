@@ -5,7 +5,7 @@ use half::bf16;
 
 use super::{Args, bind};
 use crate::attention::cpu::{Cache, CacheElement, OnlineSoftmax, PIECE, is_bf16};
-use crate::cpu::{CpuLaunch, Scratch, part};
+use crate::cpu::{CpuLaunch, Scratch};
 use crate::math::sigmoid;
 
 /// Tokens of one tile: with 8 heads of 256 their queries and outputs take 64 KB, and a piece of keys
@@ -32,12 +32,12 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     let live = a.step.live_rows(control);
     // Later tokens see more keys: they come first, so that the last tiles to run are short.
     let token_tile = live.len().div_ceil(TILE_TOKENS) - 1 - tile / kv_heads;
-    let tokens = &live[part(live.len(), TILE_TOKENS, token_tile)];
+    let tokens = live.part(TILE_TOKENS, token_tile);
     let first_head = tile % kv_heads * group;
     let cache = Cache {
         k: T::slice(l.operands[bind::K]),
         v: T::slice(l.operands[bind::V]),
-        first: a.cache_at(a.step.sequence_of(tokens[0]), tile % kv_heads),
+        first: a.cache_at(a.step.sequence_of(tokens.nth(0)), tile % kv_heads),
         head_dim: dim,
     };
     let queries = tokens.len() * group;
@@ -47,14 +47,14 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     more.resize((queries + 2 * PIECE) * dim, 0.0);
     let (q, rest) = more.split_at_mut(queries * dim);
     let (k, v) = rest[..2 * PIECE * dim].split_at_mut(PIECE * dim);
-    for (q, &row) in q.chunks_mut(group * dim).zip(tokens) {
+    for (q, row) in q.chunks_mut(group * dim).zip(tokens.iter()) {
         // SAFETY: the launch does not write the queries.
         q.copy_from_slice(unsafe {
             l.f32(bind::Q).read(heads_at(row)..heads_at(row) + group * dim)
         });
     }
     let mut softmax = OnlineSoftmax::start(l.simd, dim, queries, floats);
-    let first_length = a.step.position_of(control, tokens[0]) + 1;
+    let first_length = a.step.position_of(control, tokens.nth(0)) + 1;
     let end = first_length + tokens.len() - 1;
     for start in (0..end).step_by(PIECE) {
         let n = PIECE.min(end - start);
@@ -66,7 +66,7 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
             (first_length + i / group).saturating_sub(start).min(n)
         });
     }
-    for (t, &row) in tokens.iter().enumerate() {
+    for (t, row) in tokens.iter().enumerate() {
         let span = heads_at(row)..heads_at(row) + group * dim;
         // SAFETY: the gate is not written here; these heads of this token belong to this tile alone.
         let (gate, att) =

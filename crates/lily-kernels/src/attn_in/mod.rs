@@ -14,6 +14,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -30,20 +31,14 @@ pub const KERNEL: Kernel = Kernel {
 pub struct Args {
     /// The step.
     pub step: StepArgs,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Query heads.
     pub q_heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
     /// Width of a head.
     pub head_dim: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 impl Args {
@@ -104,13 +99,10 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let shape = cx.shape;
     let args = Args {
         step: cx.step_args(),
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         q_heads: shape.q_heads as u32,
         kv_heads: shape.kv_heads as u32,
         head_dim: shape.head_dim as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let bindings = vec![
         Binding::read("control", buffers.control, access::sequence_rows(cx)),

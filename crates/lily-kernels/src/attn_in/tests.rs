@@ -34,21 +34,14 @@ pub fn cases() -> Vec<Case> {
 #[cfg(test)]
 mod unit {
     use super::super::{Args, bind};
+    use crate::norm::NormArgs;
     use crate::shape::StepArgs;
 
     #[test]
     fn query_and_gate_rows_alternate_by_head() {
         let step = StepArgs { prefill: 0, rows: 1, sequence: 0 };
-        let a = Args {
-            step,
-            hidden: 64,
-            q_heads: 2,
-            kv_heads: 1,
-            head_dim: 3,
-            ss_tiles: 8,
-            ss_stride: 8,
-            rms_eps: 0.0,
-        };
+        let norm = NormArgs { hidden: 64, ss_tiles: 8, ss_stride: 8, rms_eps: 0.0 };
+        let a = Args { step, norm, q_heads: 2, kv_heads: 1, head_dim: 3 };
         let places: Vec<_> = (0..18).map(|out| a.place(out, 1)).collect();
         let want = [(bind::AQ, 6), (bind::GATE, 6), (bind::AQ, 9), (bind::GATE, 9)];
         let want = want.into_iter().chain([(bind::AK, 3), (bind::AV, 3)]);

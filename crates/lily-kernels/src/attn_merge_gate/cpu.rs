@@ -14,7 +14,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
     let a: Args = l.args();
     let (dim, q_heads) = (a.head_dim as usize, a.q_heads as usize);
     let control = l.control(bind::CONTROL);
-    let row = a.step.live_rows(control)[tile / q_heads];
+    let row = a.step.live_rows(control).nth(tile / q_heads);
     let used = blocks(a.step.position_of(control, row) + 1, a.splits as usize);
     let index = row * q_heads + tile % q_heads;
     let first = index * a.part_stride as usize;

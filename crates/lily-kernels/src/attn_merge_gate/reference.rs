@@ -11,7 +11,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (control, gate) = (io.i32(bind::CONTROL), io.f32(bind::GATE));
     let (part_o, part_ml) = (io.f32(bind::PART_O), io.f32(bind::PART_ML));
     let dim = a.head_dim as usize;
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let used = blocks(a.step.position_of(&control, row) + 1, a.splits as usize);
         for head in 0..a.q_heads as usize {
             let index = row * a.q_heads as usize + head;

@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (control, att) = (io.i32(bind::CONTROL), io.f32(bind::ATT));
     let (weight, x) = (io.f32(bind::WEIGHT), io.f32(bind::X));
     let (hidden, width) = (a.residual.hidden as usize, a.q_width as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let input = &att[row * width..(row + 1) * width];
         let old = &x[row * hidden..(row + 1) * hidden];
         let new: Vec<f32> =

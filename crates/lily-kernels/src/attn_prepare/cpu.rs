@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::{Args, bind};
 use crate::attention::cpu::{CacheElement, Rotary, is_bf16};
-use crate::cpu::{CpuLaunch, Scratch, part};
+use crate::cpu::{CpuLaunch, Scratch};
 
 /// Tokens of one tile: about ten microseconds each at the real size.
 const TILE_TOKENS: usize = 4;
@@ -29,14 +29,15 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     // SAFETY: the norms are weights, never written.
     let (q_norm, k_norm) =
         unsafe { (l.f32(bind::Q_NORM).read(0..dim), l.f32(bind::K_NORM).read(0..dim)) };
-    let frequencies = rotary.frequencies();
-    let Scratch { floats: table, more, .. } = scratch;
-    table.resize(a.rotary.rotary_dim as usize, 0.0);
+    let tokens = a.step.live_rows(control).part(TILE_TOKENS, tile);
+    let Scratch { floats: tables, more, .. } = scratch;
+    let table_size = a.rotary.rotary_dim as usize;
+    tables.resize(TILE_TOKENS * table_size, 0.0);
+    rotary.tables(tokens.iter().map(|row| a.step.position_of(control, row)), tables);
     more.resize(dim, 0.0);
-    let live = a.step.live_rows(control);
-    for &row in &live[part(live.len(), TILE_TOKENS, tile)] {
+    for (t, row) in tokens.iter().enumerate() {
+        let table = &tables[t * table_size..(t + 1) * table_size];
         let (sequence, position) = (a.step.sequence_of(row), a.step.position_of(control, row));
-        rotary.table(&frequencies, position, table);
         for head in 0..a.q_heads as usize {
             let at = (row * a.q_heads as usize + head) * dim;
             // SAFETY: `aq` is not written here; this head of this token belongs to this tile alone.

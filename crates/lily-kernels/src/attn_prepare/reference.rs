@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (aq, ak, av) = (io.f32(bind::AQ), io.f32(bind::AK), io.f32(bind::AV));
     let (q_norm, k_norm) = (io.f32(bind::Q_NORM), io.f32(bind::K_NORM));
     let dim = a.rotary.head_dim as usize;
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let (sequence, position) = (a.step.sequence_of(row), a.step.position_of(&control, row));
         for head in 0..a.q_heads as usize {
             let at = (row * a.q_heads as usize + head) * dim;

@@ -24,7 +24,7 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     let (dim, group) = (a.prepared.head_dim(), a.prepared.group());
     let kv_heads = a.prepared.kv_heads as usize;
     let control = l.control(bind::CONTROL);
-    let (row, kv_head) = (a.step.live_rows(control)[tile / kv_heads], tile % kv_heads);
+    let (row, kv_head) = (a.step.live_rows(control).nth(tile / kv_heads), tile % kv_heads);
     let token = Token { row, kv_head, position: a.step.position_of(control, row) };
     let cache = a.prepared.cache::<T>(l, row, kv_head);
     let Scratch { floats, more, .. } = scratch;

@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, gate) = (io.i32(bind::CONTROL), io.f32(bind::GATE));
     let (dim, group) = (a.prepared.head_dim(), a.prepared.group());
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let position = a.step.position_of(&control, row);
         for kv_head in 0..a.prepared.kv_heads as usize {
             let (queries, keys, values) = a.prepared.prepare(io, row, kv_head, position);

@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let control = io.i32(bind::CONTROL);
     let (q, k, v) = (io.f32(bind::Q), io.f32(bind::K), io.f32(bind::V));
     let dim = a.head_dim as usize;
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let length = a.step.position_of(&control, row) + 1;
         let size = block_keys(length, a.splits as usize);
         for head in 0..a.q_heads as usize {

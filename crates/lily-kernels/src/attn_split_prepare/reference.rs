@@ -9,7 +9,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let control = io.i32(bind::CONTROL);
     let (dim, group) = (a.prepared.head_dim(), a.prepared.group());
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let position = a.step.position_of(&control, row);
         let size = block_keys(position + 1, a.splits as usize);
         for kv_head in 0..a.prepared.kv_heads as usize {

@@ -1,7 +1,7 @@
 //! CPU face: blocks of rows.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part};
+use crate::cpu::{CpuLaunch, Scratch};
 use crate::residual::Write;
 
 /// Rows of one tile: a few microseconds each at the real model's width.
@@ -16,7 +16,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (hidden, slots) = (a.residual.hidden as usize, a.slots as usize);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    for &row in &live[part(live.len(), TILE_ROWS, tile)] {
+    for row in live.part(TILE_ROWS, tile).iter() {
         let of = row * slots * hidden..(row + 1) * slots * hidden;
         // SAFETY: the experts' results are not written by this launch.
         let moe_y = unsafe { l.f32(bind::MOE_Y).read(of) };

@@ -6,6 +6,7 @@
 
 pub mod delta;
 mod lanes;
+mod multiply;
 pub mod panel;
 mod product;
 mod project;
@@ -17,6 +18,7 @@ use std::ops::Range;
 use half::bf16;
 use lily_plan::WeightMatrix;
 
+pub use multiply::{ProductTiles, TILE_TOKENS, multiply};
 pub use product::{Inputs, product, product_rows};
 pub use project::Projection;
 pub use shared::SharedSlice;

@@ -1,7 +1,7 @@
 //! CPU face: a few whole rows for each tile.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part};
+use crate::cpu::{CpuLaunch, Scratch};
 use crate::residual::Write;
 
 /// Rows of one tile: about a microsecond each, so a chunk still makes many tiles.
@@ -18,7 +18,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let control = l.control(bind::CONTROL);
     let live = a.step.live_rows(control);
     scratch.floats.resize(hidden, 0.0);
-    for &row in &live[part(live.len(), TILE_TOKENS, tile)] {
+    for row in live.part(TILE_TOKENS, tile).iter() {
         let at = a.id_at(row);
         let id = if a.step.is_prefill() {
             // SAFETY: no tile of this launch writes the prompt.

@@ -1,7 +1,7 @@
 //! CPU face: blocks of columns of one row, all slots in order.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, multiply, part};
 use crate::residual::Write;
 use crate::routing::choose_into;
 
@@ -18,14 +18,15 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (hidden, inner, slots) = (a.residual.hidden as usize, a.inner as usize, a.routing.slots());
     let blocks = hidden.div_ceil(TILE_COLUMNS);
-    let row = a.step.live_rows(l.control(bind::CONTROL))[tile / blocks];
+    let row = a.step.live_rows(l.control(bind::CONTROL)).nth(tile / blocks);
     let columns = part(hidden, TILE_COLUMNS, tile % blocks);
     let of = row * slots..(row + 1) * slots;
+    let Scratch { inputs, floats, more } = scratch;
     let (ids, route) = if a.fused != 0 {
         let n = a.routing.logits();
         // SAFETY: the logits are not written by this launch.
         let logits = unsafe { l.f32(bind::ROUTING).read(row * n..(row + 1) * n) };
-        choose_into(logits, slots - 1, &mut scratch.more)
+        choose_into(logits, slots - 1, more)
     } else {
         // SAFETY: neither ids nor route weights are written by this launch.
         unsafe { (l.i32(bind::ROUTING).read(of.clone()), l.f32(bind::ROUTE).read(of.clone())) }
@@ -33,16 +34,14 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     // SAFETY: `h` is not written by this launch.
     let h = unsafe { l.f32(bind::H).read(of.start * inner..of.end * inner) };
     let matrix = l.matrix(bind::DOWN);
-    let sum = &mut scratch.floats;
-    sum.clear();
-    sum.resize(columns.len(), 0.0);
+    let mut sum = [0.0; TILE_COLUMNS];
+    let sum = &mut sum[..columns.len()];
     for ((&id, &weight), h) in ids.iter().zip(route).zip(h.chunks(inner)) {
-        scratch.inputs.clear(l.numerics, inner);
-        scratch.inputs.push(h, 1.0);
-        for (sum, column) in sum.iter_mut().zip(columns.clone()) {
-            let mut out = [0.0];
-            product(l.simd, matrix.row(id as usize, column), &scratch.inputs, &mut out);
-            *sum += weight * out[0];
+        inputs.clear(l.numerics, inner);
+        inputs.push(h, 1.0);
+        let results = multiply(l.simd, matrix, id as usize, columns.clone(), inputs, floats);
+        for (sum, result) in sum.iter_mut().zip(results) {
+            *sum += weight * result;
         }
     }
     // SAFETY: these columns of this row belong to this tile alone.

@@ -12,7 +12,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let down = io.f32(bind::DOWN);
     let (hidden, inner) = (a.residual.hidden as usize, a.inner as usize);
     let (slots, logits) = (a.routing.slots(), a.routing.logits());
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let (ids, route) = if a.fused != 0 {
             let logits = &io.f32(bind::ROUTING)[row * logits..(row + 1) * logits];
             let mut space = Vec::new();

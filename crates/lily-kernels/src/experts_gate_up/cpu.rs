@@ -1,26 +1,12 @@
 //! CPU face: one slot of one row by blocks of inner columns.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Projection, Scratch, part, product};
+use crate::cpu::{CpuLaunch, Scratch, multiply, part};
 use crate::math::silu;
 use crate::routing::choose_into;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the input.
 const TILE_COLUMNS: usize = 64;
-
-fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::GATE_UP,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
-    }
-}
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
     let a: Args = l.args();
@@ -33,7 +19,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (inner, slots) = (a.inner as usize, a.routing.slots());
     let blocks = inner.div_ceil(TILE_COLUMNS);
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    let row = live[tile / (blocks * slots)];
+    let row = live.nth(tile / (blocks * slots));
     let slot = tile / blocks % slots;
     let columns = part(inner, TILE_COLUMNS, tile % blocks);
     let id = if a.fused != 0 {
@@ -45,17 +31,17 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         // SAFETY: the ids are not written by this launch.
         unsafe { l.i32(bind::ROUTING).read(row * slots + slot..row * slots + slot + 1)[0] }
     };
-    let (x, scale) = projection(&a).input(l, row);
-    scratch.inputs.clear(l.numerics, a.hidden as usize);
+    // SAFETY: this launch writes neither inputs nor sums.
+    let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
+    scratch.inputs.clear(l.numerics, a.norm.hidden());
     scratch.inputs.push(x, scale);
     let at = (row * slots + slot) * inner;
     // SAFETY: these columns of this slot belong to this tile alone.
     let h = unsafe { l.f32(bind::H).write(at + columns.start..at + columns.end) };
+    let rows = 2 * columns.start..2 * columns.end;
     let matrix = l.matrix(bind::GATE_UP);
-    for (h, column) in h.iter_mut().zip(columns) {
-        let (mut gate, mut up) = ([0.0], [0.0]);
-        product(l.simd, matrix.row(id as usize, 2 * column), &scratch.inputs, &mut gate);
-        product(l.simd, matrix.row(id as usize, 2 * column + 1), &scratch.inputs, &mut up);
-        *h = silu(gate[0]) * up[0];
+    let results = multiply(l.simd, matrix, id as usize, rows, &scratch.inputs, &mut scratch.floats);
+    for (h, [gate, up]) in h.iter_mut().zip(results.as_chunks().0) {
+        *h = silu(*gate) * up;
     }
 }

@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::routing::{RoutingArgs, RoutingSource, chosen_experts};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -36,16 +37,10 @@ pub struct Args {
     pub routing: RoutingArgs,
     /// 1 if the experts are chosen here, from the logits.
     pub fused: u32,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Inner width of an expert.
     pub inner: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 /// Indices of the bindings.
@@ -116,11 +111,8 @@ fn record(
         step: cx.step_args(),
         routing: RoutingArgs::new(shape),
         fused: u32::from(matches!(source, RoutingSource::Logits(_))),
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         inner: shape.inner as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let bindings = vec![
         Binding::read("control", control, access::sequence_rows(cx)),

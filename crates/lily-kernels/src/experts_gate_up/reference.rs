@@ -3,19 +3,18 @@
 use lily_plan::ReferenceIo;
 
 use super::{Args, bind};
-use crate::math::{dot, rms_scale, silu};
+use crate::math::{dot, silu};
 use crate::routing::choose_into;
 
 pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, xn, x_ss) = (io.i32(bind::CONTROL), io.f32(bind::XN), io.f32(bind::X_SS));
     let gate_up = io.f32(bind::GATE_UP);
-    let (hidden, inner) = (a.hidden as usize, a.inner as usize);
+    let (hidden, inner) = (a.norm.hidden(), a.inner as usize);
     let (slots, logits) = (a.routing.slots(), a.routing.logits());
-    for row in a.step.live_rows(&control) {
-        let ss = &x_ss[row * a.ss_stride as usize..][..a.ss_tiles as usize];
-        let scale = rms_scale(ss.iter().sum(), hidden, a.rms_eps);
-        let x = &xn[row * hidden..(row + 1) * hidden];
+    for row in a.step.live_rows(&control).iter() {
+        let scale = a.norm.scale(&x_ss, row);
+        let x = a.norm.row(&xn, row);
         let ids = if a.fused != 0 {
             let logits = &io.f32(bind::ROUTING)[row * logits..(row + 1) * logits];
             choose_into(logits, slots - 1, &mut Vec::new()).0.to_vec()

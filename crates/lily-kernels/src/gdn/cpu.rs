@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::{GdnArgs, l2_scale};
 use crate::cpu::delta::{DeltaToken, delta_rows, silu};
-use crate::cpu::{SharedSlice, Simd};
+use crate::cpu::{SharedSlice, Simd, part};
+use crate::shape::StepArgs;
 
 /// The taps of some channels, as `[conv_width, channels]`: one row for each column of the window.
 pub(crate) fn turn_taps(d: &GdnArgs, taps: &[f32], channels: Range<usize>, turned: &mut Vec<f32>) {
@@ -103,25 +104,65 @@ impl StateRows {
     }
 }
 
-/// Copies rows of `qkv` into the convolution ring; `position` is that of the chunk's first token.
-///
-/// # Safety
-/// The launch only reads `qkv`; the ring slots of these rows belong to the calling tile.
-pub(crate) unsafe fn store_columns(
-    qkv: SharedSlice<'_, f32>,
-    ring: SharedSlice<'_, f32>,
-    d: &GdnArgs,
-    sequence: usize,
-    position: usize,
-    rows: Range<usize>,
-) {
-    let channels = d.conv_channels();
-    for row in rows {
-        let first = d.column(sequence, position + row);
-        // SAFETY: the caller's contract.
-        unsafe {
-            let column = qkv.read(row * channels..(row + 1) * channels);
-            ring.write(first..first + channels).copy_from_slice(column);
+/// The tiles of a scan over a prefill chunk: blocks of value rows of each head, and a last one that
+/// fills the convolution ring.
+pub(crate) struct ScanTiles<'a> {
+    d: &'a GdnArgs,
+    /// Value rows of one tile.
+    tile_rows: usize,
+    /// The chunk's sequence.
+    pub sequence: usize,
+    /// Position of the chunk's first token.
+    pub position: usize,
+    /// Tokens of the chunk.
+    pub tokens: usize,
+}
+
+impl<'a> ScanTiles<'a> {
+    /// The tiles of a launch.
+    pub fn new(step: &StepArgs, d: &'a GdnArgs, control: &[i32], tile_rows: usize) -> Self {
+        let (tokens, position) = (step.live_rows(control).len(), step.position_of(control, 0));
+        Self { d, tile_rows, sequence: step.sequence as usize, position, tokens }
+    }
+
+    /// Number of tiles; 0 without a token.
+    pub fn count(&self) -> usize {
+        if self.tokens == 0 { 0 } else { self.d.v_heads as usize * self.blocks() + 1 }
+    }
+
+    /// The state that a tile takes over the chunk; `None` is the last tile.
+    pub fn nth(&self, tile: usize) -> Option<StateRows> {
+        let (v_head, block) = (tile / self.blocks(), tile % self.blocks());
+        let rows = part(self.d.v_dim as usize, self.tile_rows, block);
+        (v_head < self.d.v_heads as usize).then_some(StateRows {
+            sequence: self.sequence,
+            v_head,
+            rows,
+        })
+    }
+
+    /// Copies the last `kept` rows of `qkv` into the convolution ring.
+    ///
+    /// # Safety
+    /// The launch only reads `qkv`; the ring belongs to the calling tile.
+    pub unsafe fn store_columns(
+        &self,
+        qkv: SharedSlice<'_, f32>,
+        ring: SharedSlice<'_, f32>,
+        kept: u32,
+    ) {
+        let channels = self.d.conv_channels();
+        for row in self.tokens.saturating_sub(kept as usize)..self.tokens {
+            let first = self.d.column(self.sequence, self.position + row);
+            // SAFETY: the caller's contract.
+            unsafe {
+                let column = qkv.read(row * channels..(row + 1) * channels);
+                ring.write(first..first + channels).copy_from_slice(column);
+            }
         }
+    }
+
+    fn blocks(&self) -> usize {
+        (self.d.v_dim as usize).div_ceil(self.tile_rows)
     }
 }

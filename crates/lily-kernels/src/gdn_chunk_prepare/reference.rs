@@ -13,7 +13,8 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (beta, log_decay) = (io.f32(bind::BETA), io.f32(bind::LOG_DECAY));
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (k_dim, v_dim) = (d.k_dim as usize, d.v_dim as usize);
-    for rows in a.step.live_rows(&io.i32(bind::CONTROL)).chunks(CHUNK) {
+    let rows: Vec<usize> = a.step.live_rows(&io.i32(bind::CONTROL)).iter().collect();
+    for rows in rows.chunks(CHUNK) {
         for h in 0..v_heads {
             let head = |i: usize| rows[i] * v_heads + h;
             let key = |i: usize| (rows[i] * k_heads + d.key_head(h)) * k_dim;

@@ -9,9 +9,8 @@ use std::ops::Range;
 use super::{Args, bind};
 use crate::cpu::delta::exp;
 use crate::cpu::panel::{Panel, multiply_add};
-use crate::cpu::{CpuLaunch, Scratch, part};
-use crate::gdn;
-use crate::gdn::cpu::StateRows;
+use crate::cpu::{CpuLaunch, Scratch};
+use crate::gdn::cpu::{ScanTiles, StateRows};
 use crate::shape::CHUNK;
 
 /// Value rows of one tile: 16 KB of state at the real model's size.
@@ -19,35 +18,25 @@ const TILE_ROWS: usize = 32;
 /// Tokens whose part of P R is formed together; P is lower triangular, later columns are skipped.
 const BLOCK: usize = 12;
 
-fn blocks(a: &Args) -> usize {
-    (a.gdn.v_dim as usize).div_ceil(TILE_ROWS)
+fn scan_tiles<'a>(l: &CpuLaunch<'_>, a: &'a Args) -> ScanTiles<'a> {
+    ScanTiles::new(&a.step, &a.gdn, l.control(bind::CONTROL), TILE_ROWS)
 }
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    if a.step.live_rows(l.control(bind::CONTROL)).is_empty() {
-        return 0;
-    }
-    a.gdn.v_heads as usize * blocks(&a) + 1
+    scan_tiles(l, &l.args()).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
-    let d = a.gdn;
-    let (k_dim, blocks) = (d.k_dim as usize, blocks(&a));
-    let control = l.control(bind::CONTROL);
-    let tokens = a.step.live_rows(control).len();
-    let (sequence, position) = (a.step.sequence as usize, a.step.position_of(control, 0));
-    if tile == d.v_heads as usize * blocks {
-        let kept = tokens.saturating_sub(a.kept_columns as usize)..tokens;
-        let (qkv, ring) = (l.f32(bind::QKV), l.f32(bind::CONV));
+    let (d, k_dim) = (a.gdn, a.gdn.k_dim as usize);
+    let scan = scan_tiles(l, &a);
+    let Some(place) = scan.nth(tile) else {
         // SAFETY: the launch only reads `qkv`; no other tile touches the ring.
-        unsafe { gdn::cpu::store_columns(qkv, ring, &d, sequence, position, kept) };
+        unsafe { scan.store_columns(l.f32(bind::QKV), l.f32(bind::CONV), a.kept_columns) };
         return;
-    }
-    let (v_head, rows) = (tile / blocks, part(d.v_dim as usize, TILE_ROWS, tile % blocks));
-    let n = rows.len();
-    let place = StateRows { sequence, v_head, rows: rows.clone() };
+    };
+    let (position, tokens) = (scan.position, scan.tokens);
+    let n = place.rows.len();
     let Scratch { floats: state, more, .. } = scratch;
     state.clear();
     state.resize(k_dim * n, 0.0);
@@ -62,7 +51,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     }
     for start in (0..tokens).step_by(CHUNK) {
         let chunk = start..tokens.min(start + CHUNK);
-        run_chunk(l, &a, chunk, v_head, rows.clone(), state, more);
+        run_chunk(l, &a, chunk, &place, state, more);
     }
     // SAFETY: these rows belong to this tile in every slot; the slice of the old ones is dead.
     let new = unsafe { l.f32(bind::STATE).write(place.elements(&d, position + tokens)) };
@@ -73,17 +62,16 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     }
 }
 
-/// One chunk: writes `rows` of the head's outputs and takes `state`, `[k_dim, rows]`, over it.
+/// One chunk: writes the rows of the head's outputs and takes `state`, `[k_dim, rows]`, over it.
 fn run_chunk(
     l: &CpuLaunch<'_>,
     a: &Args,
     chunk: Range<usize>,
-    v_head: usize,
-    rows: Range<usize>,
+    place: &StateRows,
     state: &mut [f32],
     floats: &mut Vec<f32>,
 ) {
-    let d = &a.gdn;
+    let (d, rows, v_head) = (&a.gdn, &place.rows, place.v_head);
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (k_dim, v_dim, n) = (d.k_dim as usize, d.v_dim as usize, rows.len());
     let (tokens, head) = (chunk.len(), chunk.start * v_heads + v_head);

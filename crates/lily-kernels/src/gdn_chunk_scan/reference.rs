@@ -15,7 +15,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (u, w, g) = (io.f32(bind::CHUNK_U), io.f32(bind::CHUNK_W), io.f32(bind::CHUNK_G));
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (k_dim, v_dim) = (d.k_dim as usize, d.v_dim as usize);
-    let rows = a.step.live_rows(&control);
+    let rows: Vec<usize> = a.step.live_rows(&control).iter().collect();
     if rows.is_empty() {
         return;
     }

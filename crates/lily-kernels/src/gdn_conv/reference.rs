@@ -13,7 +13,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (a_log, dt_bias) = (io.f32(bind::A_LOG), io.f32(bind::DT_BIAS));
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (channels, sequence) = (d.conv_channels(), a.step.sequence as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let start = a.step.position_of(&control, 0);
         let column = |p: usize| match p.checked_sub(start) {
             Some(row) => &qkv[row * channels..(row + 1) * channels],

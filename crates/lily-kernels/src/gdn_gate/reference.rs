@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (control, core, z) = (io.i32(bind::CONTROL), io.f32(bind::CORE), io.f32(bind::Z));
     let norm = io.f32(bind::NORM);
     let (heads, v_dim) = (a.v_heads as usize, a.v_dim as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         for head in row * heads..(row + 1) * heads {
             let o = &core[head * v_dim..(head + 1) * v_dim];
             let scale = rms_scale(sum_of_squares(o), v_dim, a.rms_eps);

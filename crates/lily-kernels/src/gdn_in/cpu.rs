@@ -4,21 +4,11 @@ use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Projection, Scratch};
 
 fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::WEIGHT,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
-    }
+    Projection::new(a.step, a.norm, [bind::CONTROL, bind::XN, bind::X_SS, bind::WEIGHT])
 }
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    projection(&l.args()).tiles(l)
+    projection(&l.args()).tiles(l).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {

@@ -13,6 +13,7 @@ use lily_plan::{Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -29,8 +30,8 @@ pub const KERNEL: Kernel = Kernel {
 pub struct Args {
     /// The step.
     pub step: StepArgs,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Channels of the convolution.
     pub conv_channels: u32,
     /// Width of all value heads.
@@ -39,12 +40,6 @@ pub struct Args {
     pub v_heads: u32,
     /// Slots of the convolution ring.
     pub conv_slots: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 /// Indices of the bindings.
@@ -83,14 +78,11 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let conv_slots = cx.session.conv_slots(shape);
     let args = Args {
         step: cx.step_args(),
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         conv_channels: shape.conv_channels() as u32,
         v_width: shape.v_width() as u32,
         v_heads: shape.v_heads as u32,
         conv_slots: conv_slots as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let qkv = if cx.step.is_prefill() {
         access::rows(cx)

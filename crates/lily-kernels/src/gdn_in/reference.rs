@@ -3,18 +3,17 @@
 use lily_plan::ReferenceIo;
 
 use super::{Args, bind};
-use crate::math::{dot, rms_scale};
+use crate::math::dot;
 
 pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, xn, x_ss) = (io.i32(bind::CONTROL), io.f32(bind::XN), io.f32(bind::X_SS));
     let weight = io.f32(bind::WEIGHT);
-    let (hidden, channels) = (a.hidden as usize, a.conv_channels as usize);
+    let (hidden, channels) = (a.norm.hidden(), a.conv_channels as usize);
     let (v_width, gates) = (a.v_width as usize, 2 * a.v_heads as usize);
-    for row in a.step.live_rows(&control) {
-        let ss = &x_ss[row * a.ss_stride as usize..][..a.ss_tiles as usize];
-        let scale = rms_scale(ss.iter().sum(), hidden, a.rms_eps);
-        let x = &xn[row * hidden..(row + 1) * hidden];
+    for row in a.step.live_rows(&control).iter() {
+        let scale = a.norm.scale(&x_ss, row);
+        let x = a.norm.row(&xn, row);
         let y: Vec<f32> = weight.chunks(hidden).map(|w| scale * dot(w, x)).collect();
         let ring = a.conv_slots as usize;
         let qkv_row = if a.step.is_prefill() {

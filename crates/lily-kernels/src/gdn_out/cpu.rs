@@ -1,7 +1,7 @@
 //! CPU face: blocks of matrix rows, which are columns of the residual stream.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part, product};
+use crate::cpu::{CpuLaunch, ProductTiles, Scratch, multiply};
 use crate::math::rms_scale;
 use crate::residual::Write;
 
@@ -10,30 +10,25 @@ use crate::residual::Write;
 const DECODE_COLUMNS: usize = 64;
 /// In prefill the inputs of many tokens are prepared for each tile: more rows share them.
 const PREFILL_COLUMNS: usize = 128;
-/// Input rows of one tile; they stay in the second-level cache.
-const TILE_TOKENS: usize = 32;
 
-fn tile_columns(a: &Args) -> usize {
-    if a.step.is_prefill() { PREFILL_COLUMNS } else { DECODE_COLUMNS }
+fn product_tiles<'a>(l: &CpuLaunch<'a>, a: &Args) -> ProductTiles<'a> {
+    let live = a.step.live_rows(l.control(bind::CONTROL));
+    let tile_rows = if a.step.is_prefill() { PREFILL_COLUMNS } else { DECODE_COLUMNS };
+    ProductTiles { live, rows: a.residual.hidden as usize, tile_rows }
 }
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    let live = a.step.live_rows(l.control(bind::CONTROL)).len();
-    live.div_ceil(TILE_TOKENS) * (a.residual.hidden as usize).div_ceil(tile_columns(&a))
+    product_tiles(l, &l.args()).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (v_dim, slices) = (a.v_dim as usize, a.o_ss_slices as usize);
-    let (hidden, v_width) = (a.residual.hidden as usize, a.v_heads as usize * v_dim);
-    let column_tiles = hidden.div_ceil(tile_columns(&a));
-    let columns = part(hidden, tile_columns(&a), tile % column_tiles);
-    let live = a.step.live_rows(l.control(bind::CONTROL));
-    let tokens = &live[part(live.len(), TILE_TOKENS, tile / column_tiles)];
+    let v_width = a.v_heads as usize * v_dim;
+    let (tokens, columns) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, more } = scratch;
     inputs.clear(l.numerics, v_width);
-    for &row in tokens {
+    for row in tokens.iter() {
         // SAFETY: the launch only reads `og`.
         let og = unsafe { l.f32(bind::OG).read(row * v_width..(row + 1) * v_width) };
         if a.step.is_prefill() {
@@ -50,19 +45,10 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         }
         inputs.push(more, 1.0);
     }
-    let width = columns.len();
-    floats.clear();
-    floats.resize(tokens.len() * width, 0.0);
-    let mut out = [0.0; TILE_TOKENS];
-    for (i, column) in columns.clone().enumerate() {
-        let row = l.matrix(bind::WEIGHT).row(0, column);
-        product(l.simd, row, inputs, &mut out[..tokens.len()]);
-        for (t, value) in out[..tokens.len()].iter().enumerate() {
-            floats[t * width + i] = *value;
-        }
-    }
-    for (&row, sums) in tokens.iter().zip(floats.chunks(width)) {
+    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, columns.clone(), inputs, floats);
+    for (row, result) in tokens.iter().zip(results.chunks_exact(columns.len())) {
+        let columns = columns.clone();
         // SAFETY: these columns of this row belong to this tile alone.
-        unsafe { a.residual.store_columns(l, bind::X, row, columns.clone(), sums, Write::Add) };
+        unsafe { a.residual.store_columns(l, bind::X, row, columns, result, Write::Add) };
     }
 }

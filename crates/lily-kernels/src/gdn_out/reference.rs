@@ -11,7 +11,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let x = io.f32(bind::X);
     let (heads, v_dim, slices) = (a.v_heads as usize, a.v_dim as usize, a.o_ss_slices as usize);
     let (hidden, v_width) = (a.residual.hidden as usize, heads * v_dim);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let mut g = og[row * v_width..(row + 1) * v_width].to_vec();
         if !a.step.is_prefill() {
             let o_ss = io.f32(bind::O_SS);

@@ -3,19 +3,18 @@
 
 use super::{Args, bind};
 use crate::cpu::delta::DeltaToken;
-use crate::cpu::{CpuLaunch, Scratch, part};
-use crate::gdn;
-use crate::gdn::cpu::StateRows;
+use crate::cpu::{CpuLaunch, Scratch};
+use crate::gdn::cpu::ScanTiles;
 
 /// Value rows of one tile: half of the real model's head.
 const TILE_ROWS: usize = 64;
 
+fn scan_tiles<'a>(l: &CpuLaunch<'_>, a: &'a Args) -> ScanTiles<'a> {
+    ScanTiles::new(&a.step, &a.gdn, l.control(bind::CONTROL), TILE_ROWS)
+}
+
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    if a.step.live_rows(l.control(bind::CONTROL)).is_empty() {
-        return 0;
-    }
-    a.gdn.v_heads as usize * (a.gdn.v_dim as usize).div_ceil(TILE_ROWS) + 1
+    scan_tiles(l, &l.args()).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
@@ -23,22 +22,17 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
     let d = a.gdn;
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (k_dim, v_dim) = (d.k_dim as usize, d.v_dim as usize);
-    let control = l.control(bind::CONTROL);
-    let tokens = a.step.live_rows(control).len();
-    let (sequence, position) = (a.step.sequence as usize, a.step.position_of(control, 0));
-    let blocks = v_dim.div_ceil(TILE_ROWS);
-    if tile == v_heads * blocks {
-        let kept = tokens.saturating_sub(a.kept_columns as usize)..tokens;
-        let (qkv, ring) = (l.f32(bind::QKV), l.f32(bind::CONV));
+    let scan = scan_tiles(l, &a);
+    let Some(place) = scan.nth(tile) else {
         // SAFETY: the launch only reads `qkv`; no other tile touches the ring.
-        unsafe { gdn::cpu::store_columns(qkv, ring, &d, sequence, position, kept) };
+        unsafe { scan.store_columns(l.f32(bind::QKV), l.f32(bind::CONV), a.kept_columns) };
         return;
-    }
-    let (h, block) = (tile / blocks, part(v_dim, TILE_ROWS, tile % blocks));
-    let rows = StateRows { sequence, v_head: h, rows: block.clone() };
+    };
+    let (position, tokens) = (scan.position, scan.tokens);
     for row in 0..tokens {
-        let (key, head) = ((row * k_heads + d.key_head(h)) * k_dim, row * v_heads + h);
-        let span = head * v_dim + block.start..head * v_dim + block.end;
+        let (key, head) =
+            ((row * k_heads + d.key_head(place.v_head)) * k_dim, row * v_heads + place.v_head);
+        let span = head * v_dim + place.rows.start..head * v_dim + place.rows.end;
         // SAFETY: the launch only reads these; these rows of `core` belong to this tile.
         let (q, k, v, decay, beta, core) = unsafe {
             (
@@ -58,6 +52,6 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
             _ => (position + row, position + row + 1),
         };
         // SAFETY: these rows of the state belong to this tile, in every slot.
-        unsafe { rows.step(l.f32(bind::STATE), &d, steps, &token, v, core) };
+        unsafe { place.step(l.f32(bind::STATE), &d, steps, &token, v, core) };
     }
 }

@@ -14,14 +14,14 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
     let (k_dim, v_dim) = (d.k_dim as usize, d.v_dim as usize);
     let rows = a.step.live_rows(&control);
-    let Some(&last) = rows.last() else { return };
+    let Some(last) = rows.last() else { return };
     let (sequence, position) = (a.step.sequence as usize, a.step.position_of(&control, 0));
     for h in 0..v_heads {
         let mut state = match position {
             0 => vec![0.0; v_dim * k_dim],
             _ => ring[d.state(sequence, position, h)].to_vec(),
         };
-        for &row in &rows {
+        for row in rows.iter() {
             let key = (row * k_heads + d.key_head(h)) * k_dim;
             let head = row * v_heads + h;
             let (q, k) = (&gq[key..key + k_dim], &gk[key..key + k_dim]);

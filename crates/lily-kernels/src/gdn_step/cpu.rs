@@ -19,7 +19,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let d = a.gdn;
     let (heads, v_dim, k_dim) = (d.v_heads as usize, d.v_dim as usize, d.k_dim as usize);
     let control = l.control(bind::CONTROL);
-    let (row, h) = (a.step.live_rows(control)[tile / heads], tile % heads);
+    let (row, h) = (a.step.live_rows(control).nth(tile / heads), tile % heads);
     let position = a.step.position_of(control, row);
     let Scratch { floats, more, .. } = scratch;
     floats.clear();

@@ -15,7 +15,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let (a_log, dt_bias) = (io.f32(bind::A_LOG), io.f32(bind::DT_BIAS));
     let norm = io.f32(bind::NORM);
     let (heads, v_dim) = (d.v_heads as usize, d.v_dim as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let position = a.step.position_of(&control, row);
         let column = |p: usize| &conv[d.column(row, p)..][..d.conv_channels()];
         let columns: Vec<_> = d.window(position).map(|p| p.map(column)).collect();

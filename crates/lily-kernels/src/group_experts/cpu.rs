@@ -15,10 +15,11 @@ pub(super) fn run(l: &CpuLaunch<'_>, _tile: usize, scratch: &mut Scratch) {
     let (experts, slots) = (a.routing.experts as usize, a.routing.slots());
     let live = a.step.live_rows(l.control(bind::CONTROL));
     let (n, top_k) = (live.len(), slots - 1);
+    let rows = live.last().map_or(0, |row| row + 1);
     // SAFETY: the launch has a single tile, and the ids are not written.
     let (ids, row_token, row_slot, work) = unsafe {
         (
-            l.i32(bind::IDS).read(0..(live[n - 1] + 1) * slots),
+            l.i32(bind::IDS).read(0..rows * slots),
             l.i32(bind::ROW_TOKEN).write(0..n * slots),
             l.i32(bind::ROW_SLOT).write(0..n * slots),
             l.i32(bind::WORK).write(0..a.entries as usize * WORK_WORDS),
@@ -28,7 +29,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, _tile: usize, scratch: &mut Scratch) {
     scratch.floats.clear();
     scratch.floats.resize(experts + 1, 0.0);
     let next: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.floats);
-    for &row in &live {
+    for row in live.iter() {
         for &id in &ids[row * slots..row * slots + top_k] {
             next[id as usize] += 1;
         }
@@ -52,7 +53,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, _tile: usize, scratch: &mut Scratch) {
         row_slot[at] = slot as i32;
         next[id] += 1;
     };
-    for &row in &live {
+    for row in live.iter() {
         for (slot, &id) in ids[row * slots..row * slots + top_k].iter().enumerate() {
             place(id as usize, row, slot);
         }

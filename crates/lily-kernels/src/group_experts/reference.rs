@@ -8,7 +8,7 @@ use crate::routing::group;
 pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, ids) = (io.i32(bind::CONTROL), io.i32(bind::IDS));
-    let rows = a.step.live_rows(&control);
+    let rows: Vec<usize> = a.step.live_rows(&control).iter().collect();
     if rows.is_empty() {
         return;
     }

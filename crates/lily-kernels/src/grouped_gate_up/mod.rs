@@ -14,6 +14,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::routing::{RoutingSource, chosen_experts, session_work_entries, sorted_rows};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -33,16 +34,10 @@ pub struct Args {
     pub step: StepArgs,
     /// Entries of the work list.
     pub entries: u32,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Inner width of an expert.
     pub inner: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 /// Indices of the bindings.
@@ -80,11 +75,8 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let args = Args {
         step: cx.step_args(),
         entries: session_work_entries(cx) as u32,
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         inner: shape.inner as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let experts = chosen_experts(cx, RoutingSource::Work(buffers.work));
     let bindings = vec![

@@ -2,58 +2,37 @@
 //! the model is read once.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Projection, Scratch, part, product};
+use crate::cpu::{CpuLaunch, ProductTiles, Scratch, multiply};
 
 /// Candidate groups of one tile: 256 matrix rows of a real vocabulary, tens of microseconds.
 const TILE_GROUPS: usize = 8;
-/// Input rows of one tile; they stay in the second-level cache.
-const TILE_TOKENS: usize = 32;
 
-fn projection(a: &Args) -> Projection {
-    Projection {
-        step: a.step,
-        control: bind::CONTROL,
-        xn: bind::XN,
-        x_ss: bind::X_SS,
-        weight: bind::WEIGHT,
-        hidden: a.hidden as usize,
-        ss_tiles: a.ss_tiles as usize,
-        ss_stride: a.ss_stride as usize,
-        rms_eps: a.rms_eps,
+fn product_tiles<'a>(l: &CpuLaunch<'a>, a: &Args) -> ProductTiles<'a> {
+    ProductTiles {
+        live: a.rows(l.control(bind::CONTROL)),
+        rows: a.vocab as usize,
+        tile_rows: TILE_GROUPS * a.head_rows as usize,
     }
 }
 
-fn row_tiles(a: &Args) -> usize {
-    (a.vocab as usize).div_ceil(TILE_GROUPS * a.head_rows as usize)
-}
-
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    a.rows(l.control(bind::CONTROL)).len().div_ceil(TILE_TOKENS) * row_tiles(&a)
+    product_tiles(l, &l.args()).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let (vocab, group) = (a.vocab as usize, a.head_rows as usize);
-    let all = a.rows(l.control(bind::CONTROL));
-    let tokens = &all[part(all.len(), TILE_TOKENS, tile / row_tiles(&a))];
-    let rows = part(vocab, TILE_GROUPS * group, tile % row_tiles(&a));
+    let (tokens, rows) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
-    let projection = projection(&a);
-    inputs.clear(l.numerics, projection.hidden);
-    for &(row, _) in tokens {
-        let (x, scale) = projection.input(l, row);
+    inputs.clear(l.numerics, a.norm.hidden());
+    for row in tokens.iter() {
+        // SAFETY: this launch writes neither inputs nor sums.
+        let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
         inputs.push(x, scale);
     }
-    floats.resize(tokens.len() * rows.len(), 0.0);
-    let (matrix, mut out) = (l.matrix(bind::WEIGHT), [0.0; TILE_TOKENS]);
-    for (i, row) in rows.clone().enumerate() {
-        product(l.simd, matrix.row(0, row), inputs, &mut out[..tokens.len()]);
-        for (t, value) in out[..tokens.len()].iter().enumerate() {
-            floats[t * rows.len() + i] = *value;
-        }
-    }
-    for (logits, &(_, out)) in floats.chunks(rows.len()).zip(tokens) {
+    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, rows.clone(), inputs, floats);
+    for (row, logits) in tokens.iter().zip(results.chunks_exact(rows.len())) {
+        let out = a.output(row);
         let span = out * vocab + rows.start..out * vocab + rows.end;
         // SAFETY: these ids of this row belong to this tile alone.
         unsafe { l.f32(bind::LOGITS).write(span) }.copy_from_slice(logits);

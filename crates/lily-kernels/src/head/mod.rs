@@ -18,7 +18,8 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::shape::{LaunchContext, StepArgs};
+use crate::norm::NormArgs;
+use crate::shape::{LaunchContext, LiveRows, StepArgs};
 use crate::table::Kernel;
 
 /// Table entry.
@@ -38,30 +39,29 @@ pub struct Args {
     pub last_row: u32,
     /// 1: candidates are written.
     pub candidates: u32,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Rows of the matrix.
     pub vocab: u32,
     /// Ids that may become candidates.
     pub vocab_used: u32,
     /// Matrix rows of one candidate.
     pub head_rows: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 impl Args {
-    /// Input row and output row of everything that is computed.
-    fn rows(&self, control: &[i32]) -> Vec<(usize, usize)> {
+    /// Input rows of everything that is computed.
+    fn rows<'a>(&self, control: &'a [i32]) -> LiveRows<'a> {
         let live = self.step.live_rows(control);
         match self.last_row {
-            0 => live.into_iter().map(|row| (row, row)).collect(),
-            _ => live.last().map(|&row| (row, 0)).into_iter().collect(),
+            0 => live,
+            _ => live.part(1, live.len().saturating_sub(1)),
         }
+    }
+
+    /// Output row of an input row.
+    fn output(&self, row: usize) -> usize {
+        if self.last_row != 0 { 0 } else { row }
     }
 
     /// Best logit and id of the group that starts at `first`.
@@ -130,13 +130,10 @@ pub fn launch(cx: &LaunchContext<'_>, rows: Rows, buffers: Buffers) -> Launch {
         step: cx.step_args(),
         last_row: u32::from(last_row),
         candidates: u32::from(candidates),
-        hidden: shape.hidden as u32,
+        norm: NormArgs::new(cx),
         vocab: shape.vocab as u32,
         vocab_used: shape.vocab_used as u32,
         head_rows: shape.head_rows() as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
     };
     let (xn, x_ss) = match last_row {
         true => (last_live_row(cx), last_live_row(cx)),

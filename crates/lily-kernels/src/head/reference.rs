@@ -3,16 +3,16 @@
 use lily_plan::ReferenceIo;
 
 use super::{Args, bind};
-use crate::math::{dot, rms_scale};
+use crate::math::dot;
 
 pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, xn, x_ss) = (io.i32(bind::CONTROL), io.f32(bind::XN), io.f32(bind::X_SS));
-    let (weight, hidden) = (io.f32(bind::WEIGHT), a.hidden as usize);
-    for (row, out) in a.rows(&control) {
-        let ss = &x_ss[row * a.ss_stride as usize..][..a.ss_tiles as usize];
-        let scale = rms_scale(ss.iter().sum(), hidden, a.rms_eps);
-        let x = &xn[row * hidden..(row + 1) * hidden];
+    let (weight, hidden) = (io.f32(bind::WEIGHT), a.norm.hidden());
+    for row in a.rows(&control).iter() {
+        let out = a.output(row);
+        let scale = a.norm.scale(&x_ss, row);
+        let x = a.norm.row(&xn, row);
         let logits: Vec<f32> = weight.chunks(hidden).map(|w| scale * dot(w, x)).collect();
         if a.candidates != 0 {
             let size = a.head_rows as usize;

@@ -1,49 +1,42 @@
 //! CPU face: blocks of matrix rows by blocks of tokens, always with f32 inputs.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Numerics, Scratch, part, product};
-use crate::math::rms_scale;
+use crate::cpu::{CpuLaunch, Numerics, ProductTiles, Scratch, multiply};
 
 /// Matrix rows of one tile.
 const TILE_ROWS: usize = 32;
-/// Tokens of one tile.
-const TILE_TOKENS: usize = 32;
+
+fn product_tiles<'a>(l: &CpuLaunch<'a>, a: &Args) -> ProductTiles<'a> {
+    let live = a.step.live_rows(l.control(bind::CONTROL));
+    ProductTiles { live, rows: a.experts as usize + 1, tile_rows: TILE_ROWS }
+}
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    let live = a.step.live_rows(l.control(bind::CONTROL)).len();
-    live.div_ceil(TILE_TOKENS) * (a.experts as usize + 1).div_ceil(TILE_ROWS)
+    product_tiles(l, &l.args()).count()
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
-    let (hidden, logits) = (a.hidden as usize, a.experts as usize + 1);
-    let row_tiles = logits.div_ceil(TILE_ROWS);
-    let live = a.step.live_rows(l.control(bind::CONTROL));
-    let tokens = &live[part(live.len(), TILE_TOKENS, tile / row_tiles)];
-    scratch.inputs.clear(Numerics::Exact, hidden);
-    for &row in tokens {
-        let ss = row * a.ss_stride as usize;
+    let (hidden, logits) = (a.norm.hidden(), a.experts as usize + 1);
+    let (tokens, rows) = product_tiles(l, &a).nth(tile);
+    let Scratch { inputs, floats, .. } = scratch;
+    inputs.clear(Numerics::Exact, hidden);
+    for row in tokens.iter() {
         // SAFETY: no binding of this launch that holds `x`, its sums or the norm is written.
-        let (x, ss, norm) = unsafe {
+        let ((x, scale), norm) = unsafe {
             (
-                l.f32(bind::X).read(row * hidden..(row + 1) * hidden),
-                l.f32(bind::X_SS).read(ss..ss + a.ss_tiles as usize),
+                a.norm.scaled_row(l.f32(bind::X), l.f32(bind::X_SS), row),
                 l.f32(bind::POST_NORM).read(0..hidden),
             )
         };
-        scratch.floats.clear();
-        scratch.floats.extend(x.iter().zip(norm).map(|(x, w)| x * w));
-        scratch.inputs.push(&scratch.floats, rms_scale(ss.iter().sum(), hidden, a.rms_eps));
+        floats.clear();
+        floats.extend(x.iter().zip(norm).map(|(x, w)| x * w));
+        inputs.push(floats, scale);
     }
-    let matrix = l.matrix(bind::WEIGHT);
-    let mut out = [0.0; TILE_TOKENS];
-    for expert in part(logits, TILE_ROWS, tile % row_tiles) {
-        product(l.simd, matrix.row(0, expert), &scratch.inputs, &mut out[..tokens.len()]);
-        for (&token, &value) in tokens.iter().zip(&out) {
-            let at = token * logits + expert;
-            // SAFETY: this (token, matrix row) pair belongs to this tile alone.
-            unsafe { l.f32(bind::LOGITS).write(at..at + 1)[0] = value };
-        }
+    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, rows.clone(), inputs, floats);
+    for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
+        let span = token * logits + rows.start..token * logits + rows.end;
+        // SAFETY: these matrix rows of this token belong to this tile alone.
+        unsafe { l.f32(bind::LOGITS).write(span) }.copy_from_slice(results);
     }
 }

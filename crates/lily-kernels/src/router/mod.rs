@@ -14,6 +14,7 @@ use lily_plan::{Binding, BufferId, Launch, Step};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -30,16 +31,10 @@ pub const KERNEL: Kernel = Kernel {
 pub struct Args {
     /// The step.
     pub step: StepArgs,
-    /// Width of the residual stream.
-    pub hidden: u32,
+    /// The input's norm.
+    pub norm: NormArgs,
     /// Routed experts; there is one row of the matrix more.
     pub experts: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
 }
 
 /// Indices of the bindings.
@@ -71,14 +66,8 @@ pub struct Buffers {
 /// Records the launch.
 pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let shape = cx.shape;
-    let args = Args {
-        step: cx.step_args(),
-        hidden: shape.hidden as u32,
-        experts: shape.experts as u32,
-        ss_tiles: cx.ss_tiles() as u32,
-        ss_stride: (shape.hidden / 8) as u32,
-        rms_eps: shape.rms_eps,
-    };
+    let args =
+        Args { step: cx.step_args(), norm: NormArgs::new(cx), experts: shape.experts as u32 };
     let bindings = vec![
         Binding::read("control", buffers.control, access::sequence_rows(cx)),
         Binding::read("x", buffers.x, access::rows(cx)),

@@ -14,6 +14,8 @@ mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
 
+use std::ops::Range;
+
 use lily_plan::{Access, Binding, BufferId, Launch, Live, Region, Step, control};
 
 use crate::access;
@@ -46,13 +48,18 @@ pub struct Args {
 type Row = [i32; control::WORDS];
 
 impl Args {
-    /// Candidate row and sequence of everything that is sampled.
-    fn rows(&self, control: &[i32]) -> Vec<(usize, usize)> {
-        let live = self.step.live_rows(control);
-        match self.step.is_prefill() {
-            true => live.first().map(|_| (0, self.step.sequence as usize)).into_iter().collect(),
-            false => live.into_iter().map(|row| (row, row)).collect(),
-        }
+    /// Rows of candidates, of halted sequences too: a prefill chunk has one.
+    fn rows(&self) -> Range<usize> {
+        0..if self.step.is_prefill() { 1 } else { self.step.rows as usize }
+    }
+
+    /// A copy of the control row behind a row of candidates; `None` if nothing is sampled.
+    fn control_row(&self, control: &[i32], row: usize) -> Option<Row> {
+        let mut was = [0; control::WORDS];
+        let first = self.step.sequence_of(row) * control::WORDS;
+        was.copy_from_slice(&control[first..first + control::WORDS]);
+        let empty = self.step.is_prefill() && was[control::COUNT] <= 0;
+        (was[control::HALT] == 0 && !empty).then_some(was)
     }
 
     /// The control row after the choice of `token`; `None` says that none could be chosen.
@@ -171,7 +178,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 }
 
 /// Sequences of the plan.
-fn sequence_range(cx: &LaunchContext<'_>) -> std::ops::Range<usize> {
+fn sequence_range(cx: &LaunchContext<'_>) -> Range<usize> {
     match cx.step {
         Step::Decode { batch } => 0..batch,
         Step::Prefill { sequence, .. } => sequence..sequence + 1,

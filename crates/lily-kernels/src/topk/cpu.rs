@@ -1,7 +1,7 @@
 //! CPU face: blocks of tokens.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, part};
+use crate::cpu::{CpuLaunch, Scratch};
 use crate::routing::choose;
 
 /// Tokens of one tile.
@@ -16,7 +16,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
     let a: Args = l.args();
     let (logits, slots) = (a.routing.logits(), a.routing.slots());
     let live = a.step.live_rows(l.control(bind::CONTROL));
-    for &row in &live[part(live.len(), TILE_TOKENS, tile)] {
+    for row in live.part(TILE_TOKENS, tile).iter() {
         // SAFETY: the logits are not written; the row's ids and weights belong to this tile alone.
         let (logits, ids, route) = unsafe {
             (

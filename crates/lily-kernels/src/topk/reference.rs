@@ -10,7 +10,7 @@ pub(super) fn run(io: &mut ReferenceIo<'_>) {
     let a: Args = io.args();
     let (control, logits) = (io.i32(bind::CONTROL), io.f32(bind::LOGITS));
     let (experts, top_k) = (a.routing.experts as usize, a.routing.top_k as usize);
-    for row in a.step.live_rows(&control) {
+    for row in a.step.live_rows(&control).iter() {
         let logits = &logits[row * (experts + 1)..(row + 1) * (experts + 1)];
         let routed: Vec<f64> = logits[..experts].iter().map(|&l| rankable(l).into()).collect();
         let largest = routed.iter().copied().fold(f64::MIN, f64::max);

@@ -19,6 +19,25 @@ pub struct Generation {
     pub sampling: Sampling,
 }
 
+/// How far a generation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// So many tokens of the prompt are read; comes after every chunk.
+    Prefilled(usize),
+    /// A token was chosen.
+    Token(u32),
+}
+
+impl Progress {
+    /// The chosen token, if this is one.
+    pub fn token(self) -> Option<u32> {
+        match self {
+            Self::Token(id) => Some(id),
+            Self::Prefilled(_) => None,
+        }
+    }
+}
+
 /// Why a generation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
@@ -31,7 +50,8 @@ pub enum Finish {
 }
 
 impl Engine {
-    /// Feeds `prompt`, then chooses tokens until a stop token, the limit, or `on_token` breaks.
+    /// Feeds `prompt`, then chooses tokens until a stop token, the limit, or `on_progress` breaks;
+    /// a break inside the prompt ends the work after the chunk, without a token.
     ///
     /// Afterwards the states hold the prompt and all chosen tokens but the last, which is pending:
     /// exactly as if the sequence had run to that point and no further.
@@ -40,19 +60,19 @@ impl Engine {
         sequence: SequenceId,
         prompt: &[u32],
         generation: &Generation,
-        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        on_progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Finish, EngineError> {
         generation.sampling.validate()?;
         if generation.limit == 0 {
-            self.prefill(sequence, prompt, PrefillEnd::More)?;
-            return Ok(Finish::Length);
+            let read = self.read_prompt(sequence, prompt, PrefillEnd::More, on_progress)?;
+            return Ok(if read.is_break() { Finish::Cancelled } else { Finish::Length });
         }
         let on_device =
             generation.sampling.is_plain_greedy() && generation.stop_ids.len() <= control::STOP_IDS;
         if on_device {
-            self.generate_on_device(sequence, prompt, generation, on_token)
+            self.generate_on_device(sequence, prompt, generation, on_progress)
         } else {
-            self.generate_on_host(sequence, prompt, generation, on_token)
+            self.generate_on_host(sequence, prompt, generation, on_progress)
         }
     }
 
@@ -62,16 +82,19 @@ impl Engine {
         sequence: SequenceId,
         prompt: &[u32],
         generation: &Generation,
-        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        on_progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Finish, EngineError> {
         self.set_stops(sequence, generation)?;
-        self.prefill(sequence, prompt, PrefillEnd::Sample)?;
+        if self.read_prompt(sequence, prompt, PrefillEnd::Sample, on_progress)?.is_break() {
+            return Ok(Finish::Cancelled);
+        }
         let start = self.sequence(sequence)?.position();
         let mut submitted = 0;
         for read in 0.. {
             let token = self.chosen(sequence, start, read)?;
             let position = start + read;
-            if let Some(finish) = self.finish_after(generation, token, read + 1, position, on_token)
+            if let Some(finish) =
+                self.finish_after(generation, token, read + 1, position, on_progress)
             {
                 self.settle(sequence, position, token)?;
                 return Ok(finish);
@@ -95,12 +118,14 @@ impl Engine {
         sequence: SequenceId,
         prompt: &[u32],
         generation: &Generation,
-        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        on_progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Finish, EngineError> {
         let mut counts = TokenCounts::default();
         self.sequence(sequence)?.tokens.iter().for_each(|&t| counts.add_prompt(t));
         prompt.iter().for_each(|&t| counts.add_prompt(t));
-        self.prefill(sequence, prompt, PrefillEnd::Logits)?;
+        if self.read_prompt(sequence, prompt, PrefillEnd::Logits, on_progress)?.is_break() {
+            return Ok(Finish::Cancelled);
+        }
         for produced in 1.. {
             let position = self.sequence(sequence)?.position();
             let logits = self.logits(sequence)?;
@@ -112,13 +137,33 @@ impl Engine {
             let token = chosen?;
             counts.add_produced(token);
             self.sequences[sequence.0].pending = Some(token);
-            if let Some(finish) = self.finish_after(generation, token, produced, position, on_token)
+            if let Some(finish) =
+                self.finish_after(generation, token, produced, position, on_progress)
             {
                 return Ok(finish);
             }
             self.step(sequence, token)?;
         }
         Ok(Finish::Length)
+    }
+
+    /// Feeds the prompt; breaks if the caller stops after a chunk that is not the last.
+    fn read_prompt(
+        &mut self,
+        sequence: SequenceId,
+        prompt: &[u32],
+        end: PrefillEnd,
+        on_progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, EngineError> {
+        let mut flow = ControlFlow::Continue(());
+        self.prefill_chunks(sequence, prompt, end, &mut |fed| {
+            let asked = on_progress(Progress::Prefilled(fed));
+            if fed < prompt.len() {
+                flow = asked;
+            }
+            flow
+        })?;
+        Ok(flow)
     }
 
     /// Hands out a token; says whether it is the last. `position` tokens are in the states.
@@ -128,9 +173,9 @@ impl Engine {
         token: u32,
         produced: usize,
         position: usize,
-        on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        on_progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Option<Finish> {
-        let cancelled = on_token(token).is_break();
+        let cancelled = on_progress(Progress::Token(token)).is_break();
         if generation.stop_ids.contains(&token) {
             Some(Finish::Stop(token))
         } else if produced >= generation.limit || position >= self.session.capacity {

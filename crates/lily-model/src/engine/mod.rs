@@ -13,7 +13,7 @@ use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
 
 pub use error::EngineError;
-pub use generate::{Finish, Generation};
+pub use generate::{Finish, Generation, Progress};
 pub use memory::{MemoryPlan, largest_context};
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;

@@ -1,7 +1,7 @@
 //! Random checkpoints of exact shapes: for measuring and testing without trained weights.
 //!
 //! A checkpoint of the full-size model is 19.5 GB, so nothing is held in memory: [`plan`] lays out
-//! files and headers, and [`write`] makes each tensor block by block on all cores and writes it to
+//! files and headers, and [`write()`] makes each tensor block by block on all cores and writes it to
 //! its place. Every value depends only on the seed and the tensor's name, hence a seed gives the
 //! same bytes on every machine, whatever the number of threads.
 

@@ -1,130 +1,119 @@
-//! `lily run`: tokens after a prompt.
+//! `lily run`: one answer.
 
-use std::ops::ControlFlow;
+use std::io::Read as _;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use lily_model::engine::{Finish, Generation};
+use anyhow::{Context, Result, bail};
+use lily_chat::{CompletionRequest, Turn, complete};
 use lily_model::sampling::Sampling;
+use lily_text::{
+    ChatInput, Markers, Prompt, PromptEncoder, TemplateOptions, TextError, Thinking, Tokenizer,
+};
 use serde_json::json;
 
+use super::run_ids;
+use crate::answer::{SHORT_ANSWER, Stream, summary};
 use crate::args::RunArgs;
-use crate::model::load;
-use crate::output::{note, print, print_json};
+use crate::model::Source;
+use crate::output::{print_json, written};
+use crate::terminal::Screen;
+
+/// Tokens of the answer to a question without `--max-tokens`.
+const LONG_ANSWER: usize = 1024;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let sampling = sampling(args);
+    let source = Source::find(&args.model)?;
+    let Some((tokenizer, prompt)) = prompt(args, &source)? else {
+        return run_ids::run(args, source);
+    };
+    let long = args.prompt.is_some() && !source.is_builtin();
+    let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
+    let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
-    let needed = args.tokens.len().saturating_add(args.max_tokens);
-    let mut loaded = load(&args.model, args.ctx.unwrap_or(needed.max(2)), false)?;
-    let vocab = loaded.engine.shape().vocab_used;
-    if let Some((id, _)) = args.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
-        bail!("--logit-bias names token {id}, need an id below {vocab}");
-    }
-    let generation = Generation {
-        limit: args.max_tokens,
+    let context = args.ctx.unwrap_or(prompt.ids.len().saturating_add(max_tokens).max(2));
+    let mut loaded = source.load(&args.model, context, false)?;
+    check_bias(args, loaded.engine.shape().vocab_used)?;
+    let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
+    let request = CompletionRequest {
+        thinking: prompt.thinking,
+        prompt: prompt.ids,
+        max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
+        stop: args.answer.stop.clone(),
         sampling,
     };
+    let mut screen = Screen::new(args.answer.hide_thinking);
+    let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);
     let sequence = loaded.engine.open()?;
-    let start = Instant::now();
-    let mut first_token = Duration::ZERO;
-    let mut tokens = Vec::new();
-    let mut print_error = None;
-    let finish = loaded.engine.generate(sequence, &args.tokens, &generation, &mut |token| {
-        if tokens.is_empty() {
-            first_token = start.elapsed();
-        }
-        if !args.json {
-            let comma = if tokens.is_empty() { "" } else { "," };
-            print_error = print(format_args!("{comma}{token}")).err();
-        }
-        tokens.push(token);
-        // A reader that went away ends the work.
-        if print_error.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    if let Some(error) = print_error {
-        return Err(error);
-    }
-    let timings = Timings::new(args.tokens.len(), tokens.len(), first_token, start.elapsed());
-    if args.json {
-        print_json(&json!({
-            "text": null,
-            "reasoning": null,
-            "tool_calls": [],
-            "tokens": tokens,
-            "finish_reason": reason(finish),
-            "usage": {
-                "prompt_tokens": args.tokens.len(),
-                "completion_tokens": tokens.len(),
-                "total_tokens": args.tokens.len() + tokens.len(),
-            },
-            "timings": {
-                "load_s": loaded.load_time.as_secs_f64(),
-                "first_token_s": timings.first_token.as_secs_f64(),
-                "prefill_tok_s": timings.prefill_tok_s,
-                "decode_tok_s": timings.decode_tok_s,
-            },
-        }))?;
+    let outcome = complete(&mut loaded.engine, sequence, &tokenizer, &request, &mut |event| {
+        stream.event(event)
+    });
+    written(stream.finish())?;
+    let outcome = outcome?;
+    if args.answer.json {
+        print_json(&Turn { outcome, prompt_tokens, reused_tokens: 0 }.json(load_time))?;
     } else {
-        print("\n")?;
-        note(format_args!(
-            "{}: {} prompt tokens at {} tok/s, {} tokens at {} tok/s; loaded in {:.1} s",
-            reason(finish),
-            args.tokens.len(),
-            rate(timings.prefill_tok_s),
-            tokens.len(),
-            rate(timings.decode_tok_s),
-            loaded.load_time.as_secs_f64()
-        ));
+        screen.note(&summary(outcome.finish, &outcome.timings, load_time));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn sampling(args: &RunArgs) -> Sampling {
-    Sampling {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        presence_penalty: args.presence_penalty,
-        frequency_penalty: args.frequency_penalty,
-        repetition_penalty: args.repetition_penalty,
-        seed: args.seed,
-        logit_bias: args.logit_bias.iter().copied().collect(),
+/// Refuses a bias on a token that the model does not have.
+pub fn check_bias(args: &RunArgs, vocab: usize) -> Result<()> {
+    match args.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
+        Some((id, _)) => bail!("--logit-bias names token {id}, need an id below {vocab}"),
+        None => Ok(()),
     }
 }
 
-fn reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Stop(_) => "stop",
-        Finish::Length => "length",
-        Finish::Cancelled => "cancelled",
-    }
-}
-
-struct Timings {
-    first_token: Duration,
-    prefill_tok_s: Option<f64>,
-    /// Of the tokens after the first.
-    decode_tok_s: Option<f64>,
-}
-
-impl Timings {
-    fn new(prompt: usize, produced: usize, first_token: Duration, total: Duration) -> Self {
-        let rate = |n: usize, time: Duration| {
-            (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
+/// The ids to continue, and the tokenizer for what follows; `None` for ids of a model that has no
+/// tokenizer.
+fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>> {
+    if let Some(text) = &args.prompt {
+        let encoder = PromptEncoder::open(&source.folder)
+            .context("a question needs a chat template; --raw and --tokens do without")?;
+        let system = args.answer.system.iter().map(|text| ("system", text.clone()));
+        let messages: Vec<_> = system
+            .chain([("user", text_or_stdin(text)?)])
+            .map(|(role, content)| json!({ "role": role, "content": content }))
+            .collect();
+        let options = TemplateOptions {
+            enable_thinking: args.answer.thinking(source.is_builtin()),
+            ..TemplateOptions::default()
         };
-        Self {
-            first_token,
-            prefill_tok_s: rate(prompt, first_token),
-            decode_tok_s: rate(produced.saturating_sub(1), total.saturating_sub(first_token)),
-        }
+        let input = ChatInput { messages: &messages, tools: None, options: &options };
+        let prompt = encoder.encode(&input, Markers::Plain)?;
+        return Ok(Some((encoder.tokenizer().clone(), prompt)));
     }
+    let tokenizer = match Tokenizer::open(&source.folder) {
+        Ok(tokenizer) => tokenizer,
+        Err(TextError::Missing { file, .. }) if args.raw.is_none() => {
+            if !args.answer.stop.is_empty() {
+                bail!("a stop string needs a tokenizer, but {} is missing", file.display());
+            }
+            return Ok(None);
+        }
+        Err(error) => return Err(error).context("a text needs a tokenizer; --tokens does without"),
+    };
+    // Whoever writes the whole text may write control tokens.
+    let (text, ids) = match &args.raw {
+        Some(text) => {
+            let text = text_or_stdin(text)?;
+            let ids = tokenizer.encode(&text, Markers::Control)?;
+            (text, ids)
+        }
+        None => (String::new(), args.tokens.clone()),
+    };
+    Ok(Some((tokenizer, Prompt { ids, text, thinking: Thinking::Absent })))
 }
 
-fn rate(value: Option<f64>) -> String {
-    value.map_or("–".into(), |v| format!("{v:.1}"))
+/// The text, or all of standard input for `-`.
+fn text_or_stdin(text: &str) -> Result<String> {
+    if text != "-" {
+        return Ok(text.to_owned());
+    }
+    let mut read = String::new();
+    std::io::stdin().read_to_string(&mut read).context("standard input is no UTF-8 text")?;
+    Ok(read)
 }

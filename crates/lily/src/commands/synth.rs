@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use lily_chat::{TokenizerFiles, vocab_size, write_tokenizer};
 use lily_model::synth::{Existing, SynthOptions, config_for, truncate_layers, write};
 use serde_json::json;
 
@@ -16,6 +17,7 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
     if let Some(layers) = args.layers {
         truncate_layers(&mut config, layers)?;
     }
+    let vocab = vocab_size(&config);
     let existing = if args.force { Existing::Replace } else { Existing::Keep };
     let options =
         SynthOptions { seed: args.seed, existing, ..SynthOptions::new(config, &args.out) };
@@ -29,6 +31,8 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
     });
     bar.finish_and_clear();
     let report = result?;
+    let keep = if report.reused { TokenizerFiles::Keep } else { TokenizerFiles::Replace };
+    let tokenizer = write_tokenizer(&args.out, vocab, keep)?;
     if args.json {
         print_json(&json!({
             "out": args.out,
@@ -36,6 +40,7 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
             "tensors": report.tensors,
             "bytes": report.bytes,
             "reused": report.reused,
+            "tokenizer_files": tokenizer,
         }))?;
     } else {
         let verb = if report.reused { "already holds" } else { "now holds" };
@@ -46,6 +51,14 @@ pub fn run(args: &SynthArgs) -> Result<ExitCode> {
             report.bytes,
             report.files
         ))?;
+        if tokenizer.is_empty() {
+            print(format_args!(
+                "no tokenizer: a vocabulary of {vocab} is below the {} of all bytes and control tokens\n",
+                lily_text::SYNTH_MIN_VOCAB
+            ))?;
+        } else {
+            print(format_args!("tokenizer: {}\n", tokenizer.join(", ")))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -91,5 +91,7 @@ impl Outcome {
 
 /// Names of an object's fields, sorted.
 pub fn fields(value: &Value) -> Vec<&str> {
-    value.as_object().unwrap().keys().map(String::as_str).collect()
+    let mut names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    names
 }

@@ -93,9 +93,9 @@ fn bits(x: &[f32]) -> Vec<u32> {
 /// Lengths with and without a ragged group, below and above eight groups.
 fn lengths(format: RowFormat) -> &'static [usize] {
     match (format.is_quantised(), cfg!(miri)) {
-        (true, true) => &[64, 576],
+        (true, true) => &[192],
         (true, false) => &[64, 128, 448, 512, 576, 1088, 2048],
-        (false, true) => &[3, 72],
+        (false, true) => &[72],
         (false, false) => &[1, 3, 8, 63, 64, 65, 72, 200, 576, 1000],
     }
 }
@@ -108,7 +108,7 @@ fn products_agree_with_dequantised_weights_in_f64() {
             for &k in lengths(format) {
                 let tokens: &[usize] = if cfg!(miri) { &[2] } else { &[1, 2, 3, 4, 5, 9] };
                 for &tokens in tokens {
-                    let m = matrix(&mut random, format, 3, k);
+                    let m = matrix(&mut random, format, if cfg!(miri) { 1 } else { 3 }, k);
                     let x: Vec<Vec<f32>> = (0..tokens).map(|_| random.values(k)).collect();
                     let got = products(simd, &m, &inputs(simd, numerics, &x));
                     check(&m, &x, numerics, &got).unwrap_or_else(|error| {
@@ -200,8 +200,12 @@ fn results_do_not_depend_on_how_many_inputs_or_rows_are_multiplied_together() {
     let mut random = Random(4);
     for (simd, numerics) in Simd::available().into_iter().flat_map(|s| NUMERICS.map(|n| (s, n))) {
         for format in FORMATS {
-            let k = if format.is_quantised() { 704 } else { 333 };
-            let (rows, tokens) = if cfg!(miri) { (2, 5) } else { (5, 11) };
+            let (rows, tokens) = if cfg!(miri) { (1, 5) } else { (5, 11) };
+            let k = match (format.is_quantised(), cfg!(miri)) {
+                (true, false) => 704,
+                (true, true) => 128,
+                (false, _) => 333,
+            };
             let m = matrix(&mut random, format, rows, k);
             let x: Vec<Vec<f32>> = (0..tokens).map(|_| random.values(k)).collect();
             let together = products(simd, &m, &inputs(simd, numerics, &x));
@@ -223,10 +227,12 @@ fn a_value_that_is_no_number_reaches_every_result() {
     let mut random = Random(5);
     for (simd, numerics) in Simd::available().into_iter().flat_map(|s| NUMERICS.map(|n| (s, n))) {
         for format in FORMATS {
-            let m = matrix(&mut random, format, 4, 640);
-            for (at, bad) in [(0, f32::NAN), (63, -f32::NAN), (639, f32::NAN), (70, f32::INFINITY)]
+            let k = if cfg!(miri) { 128 } else { 640 };
+            let m = matrix(&mut random, format, 2, k);
+            for (at, bad) in
+                [(0, f32::NAN), (63, -f32::NAN), (k - 1, f32::NAN), (70, f32::INFINITY)]
             {
-                let mut x = vec![random.values(640), random.values(640)];
+                let mut x = vec![random.values(k), random.values(k)];
                 x[1][at] = bad;
                 let got = products(simd, &m, &inputs(simd, numerics, &x));
                 let ok = |(i, v): (usize, &f32)| v.is_finite() == (i % 2 == 0);

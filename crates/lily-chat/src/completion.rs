@@ -1,0 +1,272 @@
+//! One completion: ids in, text out.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use lily_model::engine::{Engine, Finish, Generation, Progress, SequenceId};
+use lily_model::sampling::Sampling;
+use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
+
+use crate::ChatError;
+
+/// What to complete, and how.
+#[derive(Clone, Debug)]
+pub struct CompletionRequest {
+    /// Ids that follow what is in the sequence already.
+    pub prompt: Vec<u32>,
+    /// Whether the prompt ends inside a thought.
+    pub thinking: Thinking,
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// Tokens that end the text.
+    pub stop_ids: Vec<u32>,
+    /// Strings that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+/// Something happened; the receiver may stop the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// So many tokens of the prompt are read.
+    Prefilled(usize),
+    /// Text, by the field that it belongs to. At least one of them is not empty.
+    Text {
+        /// Of the thought.
+        reasoning: &'a str,
+        /// Of the answer.
+        content: &'a str,
+    },
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token or a stop string.
+    Stop,
+    /// The limit, or the end of the context.
+    Length,
+    /// The receiver stopped the work.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// Name in the OpenAI API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// How long a completion took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timings {
+    /// From the start to the first token.
+    pub first_token: Duration,
+    /// From the start to the end.
+    pub total: Duration,
+    /// Tokens of the prompt that were read.
+    pub prompt_tokens: usize,
+    /// Tokens generated, a stop token counted.
+    pub completion_tokens: usize,
+}
+
+impl Timings {
+    /// Prompt tokens each second.
+    pub fn prefill_tok_s(&self) -> Option<f64> {
+        rate(self.prompt_tokens, self.first_token)
+    }
+
+    /// Generated tokens each second, the first not counted.
+    pub fn decode_tok_s(&self) -> Option<f64> {
+        let tokens = self.completion_tokens.saturating_sub(1);
+        rate(tokens, self.total.saturating_sub(self.first_token))
+    }
+}
+
+fn rate(tokens: usize, time: Duration) -> Option<f64> {
+    (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+}
+
+/// A finished completion.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The thought.
+    pub reasoning: String,
+    /// The answer.
+    pub content: String,
+    /// Generated ids, a stop token included.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// How long it took.
+    pub timings: Timings,
+}
+
+/// Runs a completion on an open sequence.
+///
+/// # Errors
+/// The engine refuses the prompt or fails, or a stop string is empty.
+pub fn complete(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    tokenizer: &Tokenizer,
+    request: &CompletionRequest,
+    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> Result<Outcome, ChatError> {
+    let mut writer = Writer {
+        detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
+        splitter: ReasoningSplitter::new(request.thinking),
+        stops: StopStrings::new(&request.stop)?,
+        reasoning: String::new(),
+        content: String::new(),
+        stopped: false,
+        on_event,
+    };
+    let generation = Generation {
+        limit: request.max_tokens,
+        stop_ids: request.stop_ids.clone(),
+        sampling: request.sampling.clone(),
+    };
+    let start = Instant::now();
+    let mut first_token = Duration::ZERO;
+    let mut tokens: Vec<u32> = Vec::new();
+    let finish =
+        engine.generate(
+            sequence,
+            &request.prompt,
+            &generation,
+            &mut |progress| match progress {
+                Progress::Prefilled(n) => (writer.on_event)(Event::Prefilled(n)),
+                Progress::Token(id) => {
+                    if tokens.is_empty() {
+                        first_token = start.elapsed();
+                    }
+                    tokens.push(id);
+                    if request.stop_ids.contains(&id) {
+                        return ControlFlow::Continue(());
+                    }
+                    writer.push(id, tokens.len())
+                }
+            },
+        )?;
+    // What was held back belongs to the text unless a stop string ended it.
+    let flow = if writer.stopped { ControlFlow::Continue(()) } else { writer.finish() };
+    let finish = match finish {
+        Finish::Cancelled if writer.stopped => FinishReason::Stop,
+        Finish::Stop(_) => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
+        Finish::Cancelled => FinishReason::Cancelled,
+    };
+    Ok(Outcome {
+        reasoning: writer.reasoning,
+        content: writer.content,
+        finish: if flow.is_break() { FinishReason::Cancelled } else { finish },
+        timings: Timings {
+            first_token,
+            total: start.elapsed(),
+            prompt_tokens: request.prompt.len(),
+            completion_tokens: tokens.len(),
+        },
+        tokens,
+    })
+}
+
+/// Runs a completion of a model without a tokenizer: no text, and no stop strings. `on_token` may
+/// stop the work.
+///
+/// # Errors
+/// The engine refuses the prompt or fails.
+pub fn complete_ids(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    prompt: &[u32],
+    generation: &Generation,
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Outcome, ChatError> {
+    let start = Instant::now();
+    let mut first_token = Duration::ZERO;
+    let mut tokens = Vec::new();
+    let finish = engine.generate(sequence, prompt, generation, &mut |progress| {
+        let Progress::Token(id) = progress else { return ControlFlow::Continue(()) };
+        if tokens.is_empty() {
+            first_token = start.elapsed();
+        }
+        tokens.push(id);
+        on_token(id)
+    })?;
+    Ok(Outcome {
+        reasoning: String::new(),
+        content: String::new(),
+        finish: match finish {
+            Finish::Stop(_) => FinishReason::Stop,
+            Finish::Length => FinishReason::Length,
+            Finish::Cancelled => FinishReason::Cancelled,
+        },
+        timings: Timings {
+            first_token,
+            total: start.elapsed(),
+            prompt_tokens: prompt.len(),
+            completion_tokens: tokens.len(),
+        },
+        tokens,
+    })
+}
+
+/// From ids to the two texts.
+struct Writer<'a> {
+    detokenizer: Detokenizer,
+    splitter: ReasoningSplitter,
+    /// Act on the answer only, counted from just after the thought.
+    stops: StopStrings,
+    reasoning: String,
+    content: String,
+    stopped: bool,
+    on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+}
+
+impl Writer<'_> {
+    /// Adds a token, the `count`-th of the completion.
+    fn push(&mut self, id: u32, count: usize) -> ControlFlow<()> {
+        let piece = self.detokenizer.push(id);
+        let split = self.splitter.push(piece);
+        let step = self.stops.push(split.content, count);
+        self.stopped = step.stop.is_some();
+        let flow = emit(
+            self.on_event,
+            (split.reasoning, &mut self.reasoning),
+            (step.text, &mut self.content),
+        );
+        if self.stopped { ControlFlow::Break(()) } else { flow }
+    }
+
+    /// Gives out everything that waited.
+    fn finish(&mut self) -> ControlFlow<()> {
+        let piece = self.detokenizer.finish();
+        let split = self.splitter.push(piece);
+        let (mut reasoning, mut content) = (split.reasoning.to_string(), String::new());
+        content.push_str(self.stops.push(split.content, usize::MAX).text);
+        let rest = self.splitter.finish();
+        reasoning.push_str(rest.reasoning);
+        content.push_str(self.stops.push(rest.content, usize::MAX).text);
+        content.push_str(self.stops.finish());
+        emit(self.on_event, (&reasoning, &mut self.reasoning), (&content, &mut self.content))
+    }
+}
+
+fn emit(
+    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    (reasoning, all_reasoning): (&str, &mut String),
+    (content, all_content): (&str, &mut String),
+) -> ControlFlow<()> {
+    all_reasoning.push_str(reasoning);
+    all_content.push_str(content);
+    if reasoning.is_empty() && content.is_empty() {
+        return ControlFlow::Continue(());
+    }
+    on_event(Event::Text { reasoning, content })
+}

@@ -1,0 +1,94 @@
+//! What all routes share.
+
+use std::time::Duration;
+
+use lily_chat::CompletionRequest;
+use lily_model::GenerationDefaults;
+use lily_text::{PromptEncoder, Thinking};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::error::ApiError;
+use crate::queue::{Job, Update};
+use crate::schema::{Common, Served};
+use crate::worker::Worker;
+use std::sync::Arc;
+
+/// The served model and its worker.
+pub(crate) struct App {
+    pub worker: Arc<Worker>,
+    pub encoder: PromptEncoder,
+    pub model_id: String,
+    /// Seconds since 1970, when the server was set up.
+    pub created: u64,
+    /// Positions of a sequence.
+    pub context: usize,
+    /// Ids that a token can have.
+    pub vocab: usize,
+    pub defaults: GenerationDefaults,
+    pub stop_ids: Vec<u32>,
+    pub heartbeat: Duration,
+    /// Becomes true when replies must end.
+    pub abort: watch::Receiver<bool>,
+}
+
+/// A request that is checked and encoded.
+pub(crate) struct Prepared {
+    pub prompt: Vec<u32>,
+    pub thinking: Thinking,
+    pub common: Common,
+    /// Fields that change nothing.
+    pub ignored: Vec<String>,
+}
+
+/// A job that waits or runs; dropping it ends the work.
+pub(crate) struct Running {
+    updates: UnboundedReceiver<Update>,
+    abort: watch::Receiver<bool>,
+}
+
+impl App {
+    pub fn served(&self) -> Served<'_> {
+        Served { model_id: &self.model_id, vocab: self.vocab, defaults: &self.defaults }
+    }
+
+    /// Refuses a prompt that is empty or leaves no room; `param` is the field that it came from.
+    pub fn check_prompt(&self, prompt: &[u32], param: &str) -> Result<(), ApiError> {
+        if prompt.is_empty() {
+            return Err(ApiError::field(param, format!("`{param}` is empty; give some text")));
+        }
+        if prompt.len() >= self.context {
+            return Err(ApiError::context_length(param, prompt.len(), self.context));
+        }
+        Ok(())
+    }
+
+    /// Puts a request into the queue.
+    pub fn start(&self, prepared: Prepared) -> Result<Running, ApiError> {
+        let left = self.context.saturating_sub(prepared.prompt.len());
+        let request = CompletionRequest {
+            max_tokens: prepared.common.max_tokens.unwrap_or(left).min(left),
+            prompt: prepared.prompt,
+            thinking: prepared.thinking,
+            stop_ids: self.stop_ids.clone(),
+            stop: prepared.common.stop,
+            sampling: prepared.common.sampling,
+        };
+        let (sender, updates) = unbounded_channel();
+        self.worker.queue.push(Job { request, updates: sender })?;
+        Ok(Running { updates, abort: self.abort.clone() })
+    }
+}
+
+impl Running {
+    /// The next update; a failure if the server is going.
+    pub async fn next(&mut self) -> Update {
+        tokio::select! {
+            biased;
+            update = self.updates.recv() => {
+                update.unwrap_or_else(|| Update::Failed(ApiError::shutting_down()))
+            }
+            _ = self.abort.wait_for(|abort| *abort) => Update::Failed(ApiError::shutting_down()),
+        }
+    }
+}

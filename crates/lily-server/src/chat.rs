@@ -1,0 +1,183 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::Response;
+use lily_text::{ChatInput, Markers, TemplateOptions};
+use serde_json::{Map, Value, json};
+
+use crate::app::{App, Prepared};
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong_type};
+use crate::messages::messages;
+use crate::reply::Kind;
+use crate::routes::read_body;
+use crate::schema::Common;
+use crate::sse::respond;
+
+/// Answers a conversation.
+pub(crate) async fn chat(
+    State(app): State<Arc<App>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let body = read_body(body)?;
+    let shared = Arc::clone(&app);
+    // A long conversation takes a while to encode; the other connections go on.
+    let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &body))
+        .await
+        .map_err(|_| ApiError::internal("the request could not be encoded"))??;
+    respond(&app, Kind::Chat, prepared).await
+}
+
+fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
+    let mut fields = Fields::parse(body)?;
+    let common = Common::take(&mut fields, &app.served())?;
+    refuse_unsupported(&mut fields)?;
+    fields.ignore(&["parallel_tool_calls", "service_tier", "safety_identifier"]);
+    fields.ignore(&["prompt_cache_key", "prompt_cache_retention"]);
+    let options = template_options(&mut fields, app.encoder.template().source())?;
+    let (messages, ignored_in_messages) = messages(fields.take("messages"))?;
+    let mut ignored = fields.finish()?;
+    ignored.extend(ignored_in_messages);
+    let input = ChatInput { messages: &messages, tools: None, options: &options };
+    let prompt = app.encoder.encode(&input, Markers::Plain);
+    let prompt = prompt.map_err(|error| ApiError::text("messages", &error))?;
+    app.check_prompt(&prompt.ids, "messages")?;
+    Ok(Prepared { prompt: prompt.ids, thinking: prompt.thinking, common, ignored })
+}
+
+/// Fields of the API that this server does not have yet.
+fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
+    let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    for field in ["tools", "functions"] {
+        fields.refuse(field, is_empty)?;
+    }
+    for field in ["tool_choice", "function_call"] {
+        fields.refuse(field, |value| value == "none")?;
+    }
+    fields.refuse("response_format", |value| *value == json!({ "type": "text" }))?;
+    fields.refuse("logprobs", |value| *value == Value::Bool(false))?;
+    fields.refuse("top_logprobs", |value| value.as_u64() == Some(0))?;
+    fields.refuse("modalities", |value| *value == json!(["text"]))?;
+    fields.refuse("verbosity", |value| value == "medium")?;
+    for field in ["audio", "prediction", "web_search_options"] {
+        fields.refuse(field, |_| false)?;
+    }
+    Ok(())
+}
+
+/// Thinking can be switched in three ways; they must agree.
+fn template_options(fields: &mut Fields, template: &str) -> Result<TemplateOptions, ApiError> {
+    let mut extra = match fields.take("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(extra)) => extra,
+        Some(other) => return Err(wrong_type("chat_template_kwargs", "an object", &other)),
+    };
+    let switches = [
+        ("enable_thinking", fields.flag("enable_thinking")?),
+        ("reasoning_effort", effort(fields)?),
+        ("chat_template_kwargs.enable_thinking", variable(&mut extra, "enable_thinking")?),
+    ];
+    let mut given = switches.iter().filter_map(|(name, on)| Some((*name, (*on)?)));
+    let first = given.next();
+    if let Some((name, on)) = first
+        && let Some((other, _)) = given.find(|(_, other)| *other != on)
+    {
+        let message = format!("`{name}` and `{other}` contradict each other; give one of them");
+        return Err(ApiError::field(other, message));
+    }
+    let preserve_thinking = variable(&mut extra, "preserve_thinking")?;
+    for name in extra.keys() {
+        let full = format!("chat_template_kwargs.{name}");
+        if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
+            let message = format!("`{full}` is set by the server; leave it out");
+            return Err(ApiError::field(full, message));
+        }
+        if !template.contains(name.as_str()) {
+            let message = format!("the model's chat template does not use `{full}`; leave it out");
+            return Err(ApiError::field(full, message));
+        }
+    }
+    Ok(TemplateOptions {
+        enable_thinking: first.map(|(_, on)| on),
+        preserve_thinking,
+        extra,
+        ..TemplateOptions::default()
+    })
+}
+
+/// `none` turns thinking off; the model knows no degrees, every other value turns it on.
+fn effort(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    match fields.text("reasoning_effort")?.as_deref() {
+        None => Ok(None),
+        Some("none") => Ok(Some(false)),
+        Some("minimal" | "low" | "medium" | "high" | "xhigh" | "max") => Ok(Some(true)),
+        Some(other) => {
+            let message = format!(
+                "`reasoning_effort` is `{other}`, but should be none, minimal, low, medium, high, \
+                 xhigh or max"
+            );
+            Err(ApiError::field("reasoning_effort", message))
+        }
+    }
+}
+
+fn variable(extra: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, ApiError> {
+    match extra.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(on)) => Ok(Some(on)),
+        Some(other) => {
+            Err(wrong_type(&format!("chat_template_kwargs.{name}"), "true or false", &other))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(body: Value) -> Result<TemplateOptions, ApiError> {
+        let mut fields = Fields::parse(body.to_string().as_bytes())?;
+        let options = template_options(&mut fields, "{{ mood }} {{ messages }}")?;
+        fields.finish()?;
+        Ok(options)
+    }
+
+    #[test]
+    fn thinking_is_switched_in_three_ways_that_agree() {
+        for (body, on) in [
+            (json!({}), None),
+            (json!({ "reasoning_effort": "none" }), Some(false)),
+            (json!({ "reasoning_effort": "high" }), Some(true)),
+            (json!({ "enable_thinking": false }), Some(false)),
+            (json!({ "chat_template_kwargs": { "enable_thinking": false } }), Some(false)),
+            (json!({ "enable_thinking": true, "reasoning_effort": "low" }), Some(true)),
+        ] {
+            assert_eq!(options(body.clone()).unwrap().enable_thinking, on, "{body}");
+        }
+    }
+
+    #[test]
+    fn contradictions_and_unknown_variables_are_refused_by_name() {
+        for (body, param) in [
+            (json!({ "enable_thinking": true, "reasoning_effort": "none" }), "reasoning_effort"),
+            (
+                json!({ "reasoning_effort": "none",
+                    "chat_template_kwargs": { "enable_thinking": true } }),
+                "chat_template_kwargs.enable_thinking",
+            ),
+            (json!({ "reasoning_effort": "hard" }), "reasoning_effort"),
+            (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs"),
+            (json!({ "chat_template_kwargs": { "x1": 1 } }), "chat_template_kwargs.x1"),
+            (json!({ "chat_template_kwargs": { "messages": 1 } }), "chat_template_kwargs.messages"),
+        ] {
+            let error = options(body.clone()).expect_err(&body.to_string()).body();
+            assert_eq!(error["error"]["param"], param, "{body}");
+        }
+        let kept = options(json!({ "chat_template_kwargs": { "mood": "calm" } })).unwrap();
+        assert_eq!(kept.extra["mood"], "calm");
+    }
+}

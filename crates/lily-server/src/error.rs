@@ -1,0 +1,143 @@
+//! Errors in the shape of the OpenAI API.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lily_chat::ChatError;
+use lily_model::engine::EngineError;
+use lily_model::sampling::SamplingError;
+use lily_text::TextError;
+use serde_json::{Value, json};
+
+/// What a client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    param: Option<String>,
+    message: String,
+}
+
+impl ApiError {
+    /// The request is wrong; `param` is the path of the field at fault.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
+        Self { param: Some(param.into()), ..error }
+    }
+
+    /// The request as a whole is wrong.
+    pub fn request(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { code: Some(code), ..Self::new(status, "invalid_request_error", message) }
+    }
+
+    /// The prompt leaves no room in the context. The words are those that agents look for.
+    pub fn context_length(param: &str, prompt: usize, context: usize) -> Self {
+        let message = format!(
+            "This model's maximum context length is {context} tokens, and the prompt is too long: \
+             {prompt} tokens >= {context} maximum, which leaves none for an answer; shorten it, or \
+             start the server with a larger --ctx"
+        );
+        Self { code: Some("context_length_exceeded"), ..Self::field(param, message) }
+    }
+
+    /// No such model is served.
+    pub fn model_not_found(asked: &str, served: &str) -> Self {
+        let message = format!("the model `{asked}` is not served here; ask for `{served}`");
+        let error = Self::request(StatusCode::NOT_FOUND, "model_not_found", message);
+        Self { param: Some("model".into()), ..error }
+    }
+
+    /// The key is missing or wrong.
+    pub fn unauthorized() -> Self {
+        let message = "expected the server's key in the header `Authorization: Bearer KEY`";
+        let status = StatusCode::UNAUTHORIZED;
+        Self { kind: "authentication_error", ..Self::request(status, "invalid_api_key", message) }
+    }
+
+    /// Too many requests wait.
+    pub fn queue_full(limit: usize) -> Self {
+        let message = format!("{limit} requests are waiting already; try again later");
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
+    }
+
+    /// The server is going away.
+    pub fn shutting_down() -> Self {
+        let message = "the server is shutting down; send the request again once it is back";
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "shutting_down", message)
+    }
+
+    /// A fault on this side.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::server(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    /// A tokenizer or template that refuses or fails; `param` names the field with the text.
+    pub fn text(param: &str, error: &TextError) -> Self {
+        match error {
+            TextError::Request { field, .. } if field.starts_with("messages[") => {
+                Self::field(field.clone(), error.to_string())
+            }
+            _ if error.is_request_error() => Self::field(param, error.to_string()),
+            _ => Self::internal(error.to_string()),
+        }
+    }
+
+    /// An engine that refuses or fails.
+    pub fn chat(error: &ChatError) -> Self {
+        match error {
+            ChatError::Engine(EngineError::Sampling(
+                cause @ (SamplingError::Parameter { .. } | SamplingError::NothingLeft { .. }),
+            )) => {
+                let message = cause.to_string();
+                Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+            }
+            ChatError::Text(text) => Self::text("stop", text),
+            _ => Self::internal(error.to_string()),
+        }
+    }
+
+    /// `{"error": {…}}`.
+    pub fn body(&self) -> Value {
+        json!({ "error": {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        } })
+    }
+
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { status, kind, code: None, param: None, message: message.into() }
+    }
+
+    fn server(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { code: Some(code), ..Self::new(status, "server_error", message) }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json_response(self.status, &self.body());
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// A JSON body.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,212 @@
+//! A JSON object that is taken apart field by field, so that none is overlooked.
+
+use std::ops::RangeInclusive;
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// The fields that nobody has asked for yet.
+#[derive(Debug)]
+pub(crate) struct Fields {
+    rest: Map<String, Value>,
+    /// In front of names in messages: empty, or such as `messages[2].`.
+    path: String,
+    /// Accepted although they change nothing.
+    ignored: Vec<String>,
+}
+
+impl Fields {
+    /// The object in a request body.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let refuse = |found: String| {
+            let message = format!("expected a JSON object as the body, but {found}");
+            ApiError::request(StatusCode::BAD_REQUEST, "invalid_json", message)
+        };
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new())),
+            Ok(other) => Err(refuse(format!("found {}", kind(&other)))),
+            Err(error) => Err(refuse(format!("it does not parse: {error}"))),
+        }
+    }
+
+    /// The object at `path` in a body.
+    pub fn nested(value: Value, path: &str) -> Result<Self, ApiError> {
+        match value {
+            Value::Object(rest) => Ok(Self::new(rest, format!("{path}."))),
+            other => Err(wrong_type(path, "an object", &other)),
+        }
+    }
+
+    fn new(rest: Map<String, Value>, path: String) -> Self {
+        Self { rest, path, ignored: Vec::new() }
+    }
+
+    /// A field's full name.
+    pub fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.path)
+    }
+
+    /// Takes a field; `null` counts as absent.
+    pub fn take(&mut self, field: &str) -> Option<Value> {
+        self.rest.remove(field).filter(|value| !value.is_null())
+    }
+
+    /// Takes a field that is true or false.
+    pub fn flag(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(flag)),
+            Some(other) => Err(wrong_type(&self.name(field), "true or false", &other)),
+        }
+    }
+
+    /// Takes a text.
+    pub fn text(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(wrong_type(&self.name(field), "a string", &other)),
+        }
+    }
+
+    /// Takes a number in a range.
+    pub fn number(
+        &mut self,
+        field: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, ApiError> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        match value.as_f64() {
+            Some(number) if range.contains(&number) => Ok(Some(number as f32)),
+            _ => Err(wrong_type(&self.name(field), &expected, &value)),
+        }
+    }
+
+    /// Takes a whole number in a range.
+    pub fn integer(
+        &mut self,
+        field: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, ApiError> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let expected = match *range.end() {
+            i64::MAX => format!("a whole number of at least {}", range.start()),
+            end => format!("a whole number from {} to {end}", range.start()),
+        };
+        match value.as_i64() {
+            Some(number) if range.contains(&number) => Ok(Some(number)),
+            _ => Err(wrong_type(&self.name(field), &expected, &value)),
+        }
+    }
+
+    /// Notes fields that are accepted and change nothing.
+    pub fn ignore(&mut self, fields: &[&str]) {
+        for field in fields {
+            if self.take(field).is_some() {
+                self.ignored.push(self.name(field));
+            }
+        }
+    }
+
+    /// Refuses a field that is not supported yet, unless its value asks for nothing.
+    pub fn refuse(
+        &mut self,
+        field: &str,
+        neutral: impl Fn(&Value) -> bool,
+    ) -> Result<(), ApiError> {
+        match self.take(field) {
+            Some(value) if !neutral(&value) => Err(self.unsupported(field, &value)),
+            _ => Ok(()),
+        }
+    }
+
+    fn unsupported(&self, field: &str, value: &Value) -> ApiError {
+        let name = self.name(field);
+        let message = match value {
+            Value::Object(_) | Value::Array(_) => {
+                format!("`{name}` is not supported by this server; leave it out")
+            }
+            value => format!("`{name}` = {value} is not supported by this server; leave it out"),
+        };
+        ApiError::field(name, message)
+    }
+
+    /// Refuses what is left over; gives the names of the fields that change nothing.
+    pub fn finish(self) -> Result<Vec<String>, ApiError> {
+        match self.rest.keys().next() {
+            None => Ok(self.ignored),
+            Some(field) => {
+                let name = self.name(field);
+                let message =
+                    format!("`{name}` is not a field that this server knows; leave it out");
+                Err(ApiError::field(name, message))
+            }
+        }
+    }
+}
+
+/// A value of the wrong type, or outside of its range.
+pub(crate) fn wrong_type(name: &str, expected: &str, found: &Value) -> ApiError {
+    let found = match found {
+        Value::Number(_) | Value::Bool(_) => found.to_string(),
+        other => kind(other).to_string(),
+    };
+    ApiError::field(name, format!("`{name}` should be {expected}, but it is {found}"))
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn fields(value: Value) -> Fields {
+        Fields::parse(value.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_nobody_took_is_refused_by_its_full_name() {
+        let mut nested = Fields::nested(json!({ "a": 1, "b": 2 }), "x[0]").unwrap();
+        nested.take("a");
+        let body = nested.finish().unwrap_err().body();
+        assert_eq!(body["error"]["param"], "x[0].b");
+    }
+
+    #[test]
+    fn null_counts_as_absent_and_ignored_fields_are_listed() {
+        let mut all = fields(json!({ "n": null, "user": "me", "store": null }));
+        assert_eq!(all.take("n"), None);
+        all.ignore(&["user", "store"]);
+        assert_eq!(all.finish().unwrap(), ["user"]);
+    }
+
+    #[test]
+    fn numbers_outside_of_their_range_are_refused() {
+        let mut all = fields(json!({ "a": 2.5, "b": 0, "c": 1.5, "d": "1" }));
+        assert!(all.number("a", 0.0..=2.0).is_err());
+        assert!(all.integer("b", 1..=i64::MAX).is_err());
+        assert!(all.integer("c", 1..=i64::MAX).is_err());
+        assert!(all.number("d", 0.0..=2.0).is_err());
+    }
+
+    #[test]
+    fn only_objects_are_bodies() {
+        for body in ["", "[]", "{", "\"a\"", "{} {}"] {
+            let error = Fields::parse(body.as_bytes()).unwrap_err().body();
+            assert_eq!(error["error"]["code"], "invalid_json", "{body}");
+        }
+    }
+}

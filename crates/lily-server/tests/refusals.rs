@@ -1,0 +1,161 @@
+//! What is refused, and how.
+
+mod common;
+
+use common::{Reply, Served, ask, serve};
+use lily_server::Settings;
+use serde_json::{Value, json};
+
+/// Checks the shape of an error; returns it.
+fn error(reply: &Reply, status: u16) -> Value {
+    assert_eq!(reply.status, status, "{}", reply.body);
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    let error = reply.json()["error"].clone();
+    let fields: Vec<&String> = error.as_object().expect("an object").keys().collect();
+    assert_eq!(fields, ["message", "type", "param", "code"]);
+    assert!(!error["message"].as_str().expect("a text").is_empty());
+    error
+}
+
+#[test]
+fn fields_that_are_not_supported_are_named() {
+    let server = serve(Settings::default());
+    let tool = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let image = json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]);
+    for (field, value) in [
+        ("n", json!(2)),
+        ("tools", tool.clone()),
+        ("functions", tool),
+        ("tool_choice", json!("auto")),
+        ("function_call", json!("auto")),
+        ("response_format", json!({ "type": "json_object" })),
+        ("logprobs", json!(true)),
+        ("top_logprobs", json!(2)),
+        ("modalities", json!(["text", "audio"])),
+        ("audio", json!({ "voice": "x" })),
+        ("prediction", json!({})),
+        ("web_search_options", json!({})),
+        ("verbosity", json!("low")),
+        ("temperature", json!("hot")),
+        ("messages", json!([])),
+        ("no_such_field", json!(1)),
+    ] {
+        let reply = server.post("/v1/chat/completions", &ask(json!({ field: value })));
+        let error = error(&reply, 400);
+        assert_eq!(error["param"], field);
+        assert!(error["message"].as_str().unwrap().contains(field));
+    }
+    for (field, value) in [
+        ("echo", json!(true)),
+        ("suffix", json!("x")),
+        ("best_of", json!(2)),
+        ("logprobs", json!(1)),
+        ("prompt", json!("")),
+        ("prompt", json!(["a", "b"])),
+        ("prompt", json!([512])),
+        ("prompt", json!({})),
+        ("messages", json!([])),
+    ] {
+        let mut body = json!({ "prompt": "a" });
+        body[field] = value;
+        assert_eq!(error(&server.post("/v1/completions", &body), 400)["param"], field);
+    }
+    let reply = server.post("/v1/chat/completions", &ask(json!({ "messages": image })));
+    let error = error(&reply, 400);
+    assert_eq!(error["param"], "messages[0].content[0].type");
+    assert!(error["message"].as_str().unwrap().contains("text only"));
+}
+
+#[test]
+fn values_that_ask_for_nothing_pass() {
+    let server = serve(Settings::default());
+    server.chat(&ask(json!({
+        "n": 1, "tools": [], "tool_choice": "none", "response_format": { "type": "text" },
+        "logprobs": false, "modalities": ["text"], "stop": null, "seed": null, "max_tokens": 1,
+    })));
+}
+
+#[test]
+fn what_the_template_refuses_is_a_bad_request() {
+    let server = serve(Settings::default());
+    let body = json!({ "messages": [{ "role": "system", "content": "alone" }] });
+    let error = error(&server.post("/v1/chat/completions", &body), 400);
+    assert_eq!(error["param"], "messages");
+    assert!(error["message"].as_str().unwrap().contains("no user message"));
+}
+
+#[test]
+fn other_models_are_not_served() {
+    let server = serve(Settings::default());
+    for name in ["gpt-4o", "someone/else", "../../etc", ""] {
+        let reply = server.post("/v1/chat/completions", &ask(json!({ "model": name })));
+        assert_eq!(error(&reply, 404)["code"], "model_not_found");
+    }
+}
+
+#[test]
+fn bad_bodies_routes_and_methods_have_the_same_shape() {
+    let server = serve(Settings { body_limit: 1000, ..Settings::default() });
+    let chat = "/v1/chat/completions";
+    for body in ["", "{", "[1]", "{\"messages\": [}"] {
+        assert_eq!(error(&server.send("POST", chat, &[], body), 400)["code"], "invalid_json");
+    }
+    let deep = format!("{{\"messages\": {}{}}}", "[".repeat(200), "]".repeat(200));
+    error(&server.send("POST", chat, &[], &deep), 400);
+    let large = server.send("POST", chat, &[], &"x".repeat(1001));
+    assert_eq!(error(&large, 413)["code"], "body_too_large");
+    let unknown = server.send("GET", "/v2/nothing", &[], "");
+    assert_eq!(error(&unknown, 404)["code"], "unknown_route");
+    let method = server.send("GET", chat, &[], "");
+    assert_eq!(error(&method, 405)["code"], "method_not_allowed");
+    let method = server.send("POST", "/v1/models", &[], "{}");
+    assert_eq!(error(&method, 405)["code"], "method_not_allowed");
+}
+
+#[test]
+fn with_a_key_only_health_answers_without_it() {
+    let server = serve(Settings { api_key: Some("secret".into()), ..Settings::default() });
+    let get = |path: &str, headers: &[&str]| server.send("GET", path, headers, "");
+    for headers in [vec![], vec!["Authorization: Bearer wrong"], vec!["Authorization: secret"]] {
+        let reply = get("/v1/models", &headers);
+        assert_eq!(error(&reply, 401)["code"], "invalid_api_key");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+    }
+    assert_eq!(get("/v1/nothing", &[]).status, 401);
+    assert_eq!(get("/v1/models", &["Authorization: Bearer secret"]).status, 200);
+    assert_eq!(get("/health", &[]).status, 200);
+}
+
+#[test]
+fn foreign_hosts_and_pages_are_refused_unless_allowed() {
+    let status =
+        |server: &Served, header: &str| server.send("GET", "/health", &[header], "").status;
+    let closed = serve(Settings::default());
+    assert_eq!(status(&closed, "Host: evil.example:8080"), 403);
+    assert_eq!(status(&closed, "Origin: https://evil.example"), 403);
+    assert_eq!(status(&closed, "Host: 127.0.0.1:8080"), 200);
+
+    let settings = Settings {
+        hosts: vec!["box.lan".into()],
+        origins: vec!["http://app.local".into()],
+        ..Settings::default()
+    };
+    let open = serve(settings);
+    assert_eq!(status(&open, "Host: box.lan:8080"), 200);
+    assert_eq!(status(&open, "Origin: https://evil.example"), 403);
+    let reply = open.send("GET", "/health", &["Origin: http://app.local"], "");
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.header("access-control-allow-origin"), Some("http://app.local"));
+
+    let ask_first = [
+        "Origin: http://app.local",
+        "Access-Control-Request-Method: POST",
+        "Access-Control-Request-Headers: authorization, content-type",
+    ];
+    let preflight = open.send("OPTIONS", "/v1/chat/completions", &ask_first, "");
+    assert_eq!(preflight.status, 204);
+    let allowed = preflight.header("access-control-allow-headers");
+    assert_eq!(allowed, Some("authorization, content-type"));
+    let refused = closed.send("OPTIONS", "/v1/chat/completions", &ask_first, "");
+    assert_eq!(error(&refused, 403)["code"], "origin_not_allowed");
+}

@@ -1,0 +1,89 @@
+//! The template engine, set up as the reference library sets up Python's jinja2.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use super::client::Marks;
+use super::methods;
+use super::python::{JsonStyle, to_json, to_str};
+
+/// The template's name inside its environment; messages of the engine show it.
+pub(super) const NAME: &str = "chat_template";
+
+/// A template's own refusal of a conversation.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Raised(pub String);
+
+/// An environment with one template.
+pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, Error> {
+    let mut env = Environment::new();
+    env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => out.write_str(text).map_err(Error::from),
+        None => out.write_str(&to_str(value)?).map_err(Error::from),
+    });
+    env.set_unknown_method_callback(move |state, value, method, args| {
+        methods::call(marks, state, value, method, args)
+    });
+    env.add_filter("trim", move |value: &Value, chars: Option<&str>| {
+        methods::trim(marks, value, chars)
+    });
+    env.add_filter("length", move |value: &Value| methods::length(marks, value));
+    env.add_filter("count", move |value: &Value| methods::length(marks, value));
+    env.add_filter("string", |value: &Value| to_str(value));
+    env.add_filter("tojson", move |value: &Value, named: Kwargs| {
+        to_json(value, &json_style(&named)?, |c| marks.is_mark(c))
+    });
+    env.add_function("raise_exception", move |message: &Value| -> Result<Value, Error> {
+        let message = marks.read(&to_str(message)?).raw;
+        let error = Error::new(ErrorKind::InvalidOperation, message.clone());
+        Err(error.with_source(Raised(message)))
+    });
+    env.add_function("strftime_now", strftime_now);
+    env.add_template_owned(NAME, source.to_owned())?;
+    Ok(env)
+}
+
+/// The reference library's `tojson` is `json.dumps` with its arguments, and `ensure_ascii` off.
+fn json_style(named: &Kwargs) -> Result<JsonStyle, Error> {
+    let flag = |name| Ok::<bool, Error>(named.get::<Option<bool>>(name)?.unwrap_or(false));
+    let ensure_ascii = flag("ensure_ascii")?;
+    let sort_keys = flag("sort_keys")?;
+    let indent = match named.get::<Option<Value>>("indent")? {
+        None => None,
+        Some(value) if value.is_none() => None,
+        Some(value) => match (value.as_str(), value.as_usize()) {
+            (Some(text), _) => Some(text.to_owned()),
+            (None, Some(n)) if n <= 64 => Some(" ".repeat(n)),
+            _ => {
+                let detail = "`indent` of `tojson` is a string or at most 64";
+                return Err(Error::new(ErrorKind::InvalidOperation, detail));
+            }
+        },
+    };
+    let between_items = if indent.is_some() { "," } else { ", " };
+    let mut separators = (between_items.to_owned(), ": ".to_owned());
+    if let Some(pair) = named.get::<Option<Value>>("separators")?
+        && pair.kind() == ValueKind::Seq
+    {
+        let text = |i| to_str(&pair.get_item_by_index(i)?);
+        separators = (text(0)?, text(1)?);
+    }
+    named.assert_all_used()?;
+    Ok(JsonStyle { ensure_ascii, indent, separators, sort_keys })
+}
+
+/// The local date and time by a format of `strftime`.
+fn strftime_now(format: &str) -> Result<String, Error> {
+    use std::fmt::Write;
+    let mut out = String::new();
+    // An unknown directive fails while writing.
+    write!(out, "{}", chrono::Local::now().format(format)).map_err(|_| {
+        let detail = format!("`{format}` is not a date format");
+        Error::new(ErrorKind::InvalidOperation, detail)
+    })?;
+    Ok(out)
+}

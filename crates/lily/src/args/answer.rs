@@ -1,0 +1,185 @@
+//! Arguments of the commands that answer, and of completions and manual pages.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use clap_complete::Shell;
+use lily_model::sampling::Sampling;
+
+use super::ModelArgs;
+
+/// `lily run`.
+#[derive(Args)]
+#[command(group(ArgGroup::new("input").required(true)))]
+pub struct RunArgs {
+    /// Model and device.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// A question, put into the model's chat template; `-` reads it from standard input.
+    #[arg(group = "input")]
+    pub prompt: Option<String>,
+    /// A text to continue, without the template; `-` reads it from standard input.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        group = "input",
+        allow_hyphen_values = true,
+        conflicts_with_all = ["system", "think", "no_think"]
+    )]
+    pub raw: Option<String>,
+    /// Token ids to continue, separated by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "IDS",
+        group = "input",
+        conflicts_with_all = ["system", "think", "no_think"]
+    )]
+    pub tokens: Vec<u32>,
+    /// Most tokens to generate; without it 1024 for a PROMPT, and 128 otherwise or without -m.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Positions of the context; without it, what the prompt and --max-tokens need.
+    #[arg(long, value_name = "TOKENS")]
+    pub ctx: Option<usize>,
+    /// Go on after the model's stop tokens.
+    #[arg(long)]
+    pub ignore_stop: bool,
+    /// What is said before, how it is shown and where it ends.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+    /// How tokens are chosen; greedy without any of these.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `lily chat`.
+#[derive(Args)]
+pub struct ChatArgs {
+    /// Model and device.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Most tokens of an answer; without it what the context holds, or 128 without -m.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Positions of the context; without it 8192, or less if the model was made for less.
+    #[arg(long, value_name = "TOKENS")]
+    pub ctx: Option<usize>,
+    /// Leave earlier thoughts in the conversation: the model reads only what is new in each turn.
+    #[arg(long)]
+    pub preserve_thinking: bool,
+    /// What is said before, how it is shown and where it ends.
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+    /// How tokens are chosen; the checkpoint's generation_config.json decides what is not given.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Arguments that `lily run` and `lily chat` share.
+#[derive(Args)]
+pub struct AnswerArgs {
+    /// System prompt.
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Let the model think first; without either flag its template decides, or no without -m.
+    #[arg(long, overrides_with = "no_think")]
+    pub think: bool,
+    /// Answer without thinking.
+    #[arg(long)]
+    pub no_think: bool,
+    /// Do not show the thought, which is dimmed, or between <think> and </think> in a pipe.
+    #[arg(long)]
+    pub hide_thinking: bool,
+    /// End the answer before this text; may be given several times.
+    #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+    /// Print one JSON object for each answer.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl AnswerArgs {
+    /// Whether the answer begins with a thought; `None` leaves it to the template.
+    pub fn thinking(&self, builtin: bool) -> Option<bool> {
+        match (self.think, self.no_think) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            // A random model never ends its thought.
+            _ => builtin.then_some(false),
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Randomness; 0 takes the most likely token.
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all.
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Keep the smallest set of tokens with this probability.
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keep tokens with at least this share of the largest probability.
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Subtracted from the logits of tokens generated before.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtracted from the logits for each time a token was generated before.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Divides the logits of tokens seen before.
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f32>,
+    /// Key of the random numbers: the same seed gives the same tokens.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Added to the logit of a token; may be given several times.
+    #[arg(long, value_name = "ID=VALUE", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+}
+
+impl SamplingArgs {
+    /// What was asked for, and `base` where nothing was.
+    pub fn over(&self, base: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(base.repetition_penalty),
+            seed: self.seed.unwrap_or(base.seed),
+            logit_bias: self.logit_bias.iter().copied().collect(),
+        }
+    }
+}
+
+/// `lily completions`.
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// `lily man`.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Folder to write the pages of all commands to.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, value) = text.split_once('=').ok_or("expected ID=VALUE, such as 42=-5")?;
+    let id = id.trim().parse().map_err(|e| format!("`{id}` is no token id: {e}"))?;
+    let value = value.trim().parse().map_err(|e| format!("`{value}` is no number: {e}"))?;
+    Ok((id, value))
+}

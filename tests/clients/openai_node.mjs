@@ -1,0 +1,50 @@
+// The server through the `openai` package: `node openai_node.mjs BASE_URL`.
+import assert from 'node:assert/strict';
+import OpenAI from 'openai';
+
+const client = new OpenAI({ baseURL: process.argv[2], apiKey: 'none', maxRetries: 0 });
+const messages = [{ role: 'user', content: 'Hi' }];
+const model = (await client.models.list()).data[0].id;
+// Ends of turn and thought in the tiny model's vocabulary, made impossible.
+const asked = { model, messages, seed: 5, max_tokens: 24, logit_bias: { 511: -100, 509: -100 } };
+
+const whole = await client.chat.completions.create(asked);
+assert.equal(whole.choices[0].finish_reason, 'length');
+assert.equal(whole.choices[0].message.content, '');
+const thought = whole.choices[0].message.reasoning_content;
+assert.ok(thought);
+assert.equal(whole.usage.completion_tokens, 24);
+
+let streamed = '';
+const reasons = [];
+const usages = [];
+const options = { stream: true, stream_options: { include_usage: true } };
+for await (const chunk of await client.chat.completions.create({ ...asked, ...options })) {
+  if (chunk.usage) usages.push(chunk.usage);
+  for (const choice of chunk.choices) {
+    streamed += choice.delta.reasoning_content ?? '';
+    if (choice.finish_reason) reasons.push(choice.finish_reason);
+  }
+}
+assert.equal(streamed, thought);
+assert.deepEqual(reasons, ['length']);
+assert.deepEqual(usages, [whole.usage]);
+
+const text = await client.completions.create({ model, prompt: 'abc', max_tokens: 8 });
+assert.equal(text.usage.prompt_tokens, 3);
+
+await assert.rejects(client.chat.completions.create({ ...asked, n: 2 }), (error) => {
+  assert.ok(error instanceof OpenAI.BadRequestError);
+  assert.equal(error.param, 'n');
+  return true;
+});
+await assert.rejects(
+  client.chat.completions.create({ ...asked, model: 'gpt-4o' }),
+  (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found',
+);
+
+// A client that leaves: the next request is answered.
+const long = await client.chat.completions.create({ ...asked, max_tokens: 100000, stream: true });
+for await (const _ of long) break;
+await client.chat.completions.create(asked, { timeout: 20000 });
+console.log('openai for Node passes');
