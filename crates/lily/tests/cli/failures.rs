@@ -106,6 +106,7 @@ fn folders_that_hold_no_model_are_refused() {
     lily(&["plan", "-m", "no-such-preset"]).assert_fails("give a model folder, a config.json, or");
     lily(&["eval", "-m", &golden("mixed"), "--reference", path]).assert_fails("prompts.json");
     let other = lily(&["eval", "-m", &golden("mixed"), "--reference", &golden("heads")]);
+    other.assert_fails("it belongs to another model");
 }
 
 /// R38: an interrupted download.
