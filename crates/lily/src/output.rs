@@ -31,7 +31,7 @@ pub fn print(text: impl fmt::Display) -> Result<()> {
 /// The outcome of writing to standard output.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn written(result: io::Result<()>) -> Result<()> {
     match result {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
@@ -42,7 +42,7 @@ pub fn written(result: io::Result<()>) -> Result<()> {
 /// Prints the one JSON object of a command.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(format_args!("{}\n", serde_json::to_string(value)?))
 }
