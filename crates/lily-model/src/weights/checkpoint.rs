@@ -243,8 +243,11 @@ fn collect_warnings(resolved: &BTreeMap<String, Resolved>, files: &WeightFiles) 
             coarse.len()
         ));
     }
-    for name in &files.ignored {
-        warnings.push(format!("`{name}` is not part of the model and was not read"));
+    if !files.ignored.is_empty() {
+        warnings.push(format!(
+            "other safetensors files beside the model are not read: {}",
+            files.ignored.join(", ")
+        ));
     }
     warnings
 }
