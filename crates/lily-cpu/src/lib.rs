@@ -1,8 +1,13 @@
 //! The CPU device.
 
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
 mod arena;
+#[allow(unsafe_code)]
 mod device;
 mod memory;
+#[allow(unsafe_code)]
 mod pool;
 
 use lily_plan::{Element, Precision};

@@ -1,6 +1,7 @@
 //! Steps that the attention kernels share: norm and rotary of a head, blocks of keys, and the access
 //! to caches.
 
+#[allow(unsafe_code)]
 pub(crate) mod cpu;
 pub(crate) mod prepared;
 #[cfg(any(test, feature = "testing"))]

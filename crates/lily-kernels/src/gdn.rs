@@ -7,6 +7,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod claims;
+#[allow(unsafe_code)]
 pub(crate) mod cpu;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod tests;

@@ -1,4 +1,8 @@
 //! Kernels: one folder for each, holding everything about it.
+//!
+//! `unsafe` is allowed in the modules marked so: the CPU faces and what they share.
+
+#![deny(unsafe_code)]
 
 pub mod access;
 pub mod advance;
@@ -14,6 +18,7 @@ pub mod attn_split_prepare;
 pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+#[allow(unsafe_code)]
 pub mod cpu;
 pub mod embed;
 pub mod experts_down;
@@ -32,7 +37,9 @@ pub mod grouped_down;
 pub mod grouped_gate_up;
 pub mod head;
 pub mod math;
+#[allow(unsafe_code)]
 pub mod norm;
+#[allow(unsafe_code)]
 pub mod residual;
 pub mod router;
 pub mod routing;

@@ -10,6 +10,7 @@ use crate::shape::{GROUPED_TILE_ROWS, LaunchContext, ModelShape};
 
 #[cfg(test)]
 mod costs;
+#[allow(unsafe_code)]
 pub(crate) mod cpu;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

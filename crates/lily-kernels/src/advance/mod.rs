@@ -2,6 +2,7 @@
 //!
 //! One thread; only the control row of the plan's sequence changes.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -7,6 +7,7 @@
 //! Mapping: a threadgroup owns 64 (token, query head) pairs of one KV head, so short chunks fill
 //! tiles and keys are shared.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! normalised next; the gate is rounded to act. The norm's weight is already in `xn`; `x_ss` gives
 //! its scale. Decode is a GEMV with 8 matrix rows for each threadgroup, prefill a GEMM.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! multiplied by zero. All f32; the result is rounded to act.
 //! Mapping: a threadgroup owns 64 elements of one head, since many blocks are megabytes.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

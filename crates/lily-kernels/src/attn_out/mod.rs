@@ -3,6 +3,7 @@
 //! Decode is a GEMV with 8 output rows for each threadgroup, prefill a GEMM with 64 columns. `att`
 //! is already gated.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! to the cache's element type. They go to the cache rows of their positions.
 //! Mapping: a simdgroup owns one head of one token, a threadgroup four.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

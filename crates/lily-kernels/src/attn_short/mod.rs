@@ -5,6 +5,7 @@
 //! Correct for any length; meant for less than 256 keys, where splitting does not pay.
 //! Mapping: a threadgroup owns a query head; the first head of a KV group stores the new rows.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -7,6 +7,7 @@
 //! Mapping: a threadgroup owns one block of one KV head; all query heads of the group are packed, so
 //! each key and value is read once.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

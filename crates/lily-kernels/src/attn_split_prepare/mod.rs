@@ -7,6 +7,7 @@
 //! and [`crate::attn_split`].
 //! Mapping: as `attn_split`.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

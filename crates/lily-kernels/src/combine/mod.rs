@@ -3,6 +3,7 @@
 //!
 //! A threadgroup owns 256 columns of one row.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! of the table takes the nearest row, the host refuses such ids before.
 //! Mapping: a threadgroup owns 256 columns of one row.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

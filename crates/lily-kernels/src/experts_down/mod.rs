@@ -5,6 +5,7 @@
 //! results and the order of the sum is fixed. It must not read `xn`, which its epilogue overwrites.
 //! In the fused form every threadgroup chooses the experts itself from the router's logits.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

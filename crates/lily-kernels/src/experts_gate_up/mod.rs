@@ -6,6 +6,7 @@
 //! needs no launch of its own. In the fused form every threadgroup chooses the experts itself from
 //! the router's logits and `topk` is not launched.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -14,6 +14,7 @@
 //! columns. One threadgroup: a chunk of one value head (a CPU tile: of all value heads that share a
 //! key head, whose products with keys are then formed once).
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -13,6 +13,7 @@
 //! It also copies the last `conv_width - 1` columns into the convolution ring: `gdn_conv` has read the
 //! old ones.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

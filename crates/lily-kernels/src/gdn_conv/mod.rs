@@ -9,6 +9,7 @@
 //! another threadgroup still reads. One threadgroup: 32 tokens of a query and key head, or of value
 //! heads.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

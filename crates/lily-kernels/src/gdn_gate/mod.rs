@@ -1,6 +1,7 @@
 //! Gated norm of a prefill chunk: `og = core / rms(core) ∘ norm ∘ silu(z)`, the rms over each value
 //! head. A threadgroup owns one head of 8 tokens, a CPU tile all heads of 4.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

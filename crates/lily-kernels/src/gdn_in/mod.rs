@@ -4,6 +4,7 @@
 //! the channels go straight to this position's slot of the convolution ring, so nothing is shifted;
 //! in prefill to `qkv`. The norm's weight is already in `xn`; `x_ss` gives its scale.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! kernel: one factor for each head, from the partial sums `o_ss`. Prefill: `x += og · Wᵀ`, the norm
 //! is complete. Both end with the residual epilogue (see [`crate::residual`]).
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

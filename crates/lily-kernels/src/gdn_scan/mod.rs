@@ -9,6 +9,7 @@
 //! It also copies the last `conv_width - 1` columns of the chunk into the convolution ring, or all
 //! of a chunk that may be taken back: `gdn_conv` has read the old ones.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -14,6 +14,7 @@
 //! (a CPU tile a whole head), reads the old state slot and writes the new one. State and old columns
 //! are not read at position 0.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

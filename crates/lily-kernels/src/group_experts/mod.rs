@@ -7,6 +7,7 @@
 //! simdgroup counts its contiguous share of the pairs, a scan over (expert, simdgroup) gives the
 //! places, a second pass fills them; never by arrival.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! one expert, and scatters its results to (token, slot). The slots are summed by `combine`: tiles of
 //! other experts add to the same token, which would need atomics here. `moe_y` is f32.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

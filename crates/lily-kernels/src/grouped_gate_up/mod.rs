@@ -5,6 +5,7 @@
 //! rows (64 columns of `hs`) of one entry, at most 32 sorted rows of one expert, whose inputs it
 //! gathers by `row_token`. Entries with rows = 0 return at once. `hs` stays in sorted order.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

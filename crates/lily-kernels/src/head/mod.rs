@@ -9,6 +9,7 @@
 //! sees it.
 //! Mapping: a threadgroup owns one group of one row. The norm's weight is already in `xn`.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! Decode: a threadgroup owns 2 matrix rows, because the matrix is small and latency decides.
 //! Prefill: 64 matrix rows and 32 tokens.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

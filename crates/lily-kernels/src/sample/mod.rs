@@ -9,6 +9,7 @@
 //! [`control::NON_FINITE`].
 //! Mapping: one threadgroup for each row; the candidates of a prefill chunk are in row 0.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]

@@ -5,6 +5,7 @@
 //! A threadgroup owns one token: one simdgroup finds the maximum `top_k` times. NaN counts as lowest,
 //! so ids are always distinct and in range.
 
+#[allow(unsafe_code)]
 mod cpu;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
