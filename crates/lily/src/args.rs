@@ -107,7 +107,7 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, config.json, or qwen3.6-35b-a3b: no weights are needed.
+    /// Model folder, config.json, or a preset (qwen3.6-35b-a3b, tiny): no weights are needed.
     #[arg(short, long)]
     pub model: PathBuf,
     /// Device whose plan is printed.

@@ -82,7 +82,8 @@ pub struct AnswerArgs {
     /// System prompt.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
-    /// Let the model think first; without either flag its template decides, or no without -m.
+    /// Let the model think first. Without this and --no-think the template decides; the built-in
+    /// model does not think.
     #[arg(long, overrides_with = "no_think")]
     pub think: bool,
     /// Answer without thinking.

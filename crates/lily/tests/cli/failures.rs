@@ -30,6 +30,7 @@ fn wrong_usage_exits_with_2() {
     run(&["--unknown"]).assert_usage("--unknown");
     lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
     lily(&["eval", "-m", &model]).assert_usage("--reference");
+    lily(&["eval", "--reference", &model]).assert_fails("name its folder with -m");
 }
 
 #[test]
