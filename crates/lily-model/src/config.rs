@@ -15,6 +15,7 @@ pub(crate) use fields::{Fields, wrong_type};
 pub use quantization::Quantization;
 
 use crate::error::{ConfigError, ConfigProblem};
+use crate::text_file::read_text;
 use crate::weights::names::{Place, place};
 
 /// Model types and architectures of the family, as Qwen3.5 and Qwen3.6 files spell them.
@@ -101,7 +102,7 @@ impl Config {
     /// The file cannot be read, or as [`Self::from_json`].
     pub fn read(folder: &Path) -> Result<Self, ConfigError> {
         let file = folder.join("config.json");
-        match std::fs::read_to_string(&file) {
+        match read_text(&file) {
             Ok(text) => Self::from_json(&text, file),
             Err(e) => Err(ConfigError { file, problem: ConfigProblem::Unreadable(e) }),
         }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{Config, Fields, wrong_type};
 use crate::error::{ConfigError, ConfigProblem};
+use crate::text_file::read_text;
 
 /// The end of a chat turn in the family's tokenizer.
 const TURN_END: &str = "<|im_end|>";
@@ -143,7 +144,7 @@ fn tokenizer_end_tokens(folder: &Path) -> Result<Vec<u32>, ConfigError> {
 
 /// A JSON object in the folder, or `None` if the file does not exist.
 fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>, ConfigError> {
-    let text = match std::fs::read_to_string(folder.join(name)) {
+    let text = match read_text(&folder.join(name)) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(in_file(folder, name, ConfigProblem::Unreadable(e))),

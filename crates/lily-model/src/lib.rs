@@ -19,6 +19,7 @@ mod inspect;
 pub mod plan;
 pub mod sampling;
 pub mod synth;
+mod text_file;
 mod weights;
 
 pub use config::{Config, LayerKind, Quantization};

@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(crate) struct App {
     pub worker: Arc<Worker>,
     pub encoder: PromptEncoder,
+    /// One request is turned into ids at a time: a long one takes memory many times its size.
+    pub encoding: tokio::sync::Semaphore,
     pub model_id: String,
     /// Seconds since 1970, when the server was set up.
     pub created: u64,

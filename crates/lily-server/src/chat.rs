@@ -26,6 +26,7 @@ pub(crate) async fn chat(
     let body = read_body(body)?;
     let shared = Arc::clone(&app);
     // A long conversation takes a while to encode; the other connections go on.
+    let _turn = app.encoding.acquire().await;
     let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &body))
         .await
         .map_err(|_| ApiError::internal("the request could not be encoded"))??;

@@ -24,6 +24,7 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let body = read_body(body)?;
     let shared = Arc::clone(&app);
+    let _turn = app.encoding.acquire().await;
     let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &body))
         .await
         .map_err(|_| ApiError::internal("the request could not be encoded"))??;

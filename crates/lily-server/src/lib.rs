@@ -84,6 +84,12 @@ impl Default for Settings {
     }
 }
 
+/// Most bytes of a request that could fit into the context: a token is a few bytes of text, and JSON
+/// may spell a byte with six. More is refused before it is read.
+fn body_limit(context: usize) -> usize {
+    (1 << 20) + context.saturating_mul(64)
+}
+
 /// Time for replies to be written after they were ended at shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -107,6 +113,7 @@ impl Server {
         let app = App {
             worker: Worker::start(model.engine, tokenizer, settings.queue)?,
             encoder: model.encoder,
+            encoding: tokio::sync::Semaphore::new(1),
             model_id: model.id,
             created: reply::unix_seconds(),
             context,
@@ -133,7 +140,8 @@ impl Server {
         let Self { app, settings, abort } = self;
         let guard =
             Guard { api_key: settings.api_key, hosts: settings.hosts, origins: settings.origins };
-        let routes = routes::routes(Arc::clone(&app), guard, settings.body_limit);
+        let body_limit = settings.body_limit.min(body_limit(app.context));
+        let routes = routes::routes(Arc::clone(&app), guard, body_limit);
         let worker = Arc::clone(&app.worker);
         let (begin, mut begun) = watch::channel(false);
         let closing = Arc::clone(&worker);

@@ -11,6 +11,7 @@ mod python;
 mod tests;
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use minijinja::{Environment, ErrorKind, Value};
@@ -245,10 +246,18 @@ impl Prepared<'_> {
         if let Some(on) = options.preserve_thinking {
             set("preserve_thinking", Value::from(on));
         }
-        self.environment
-            .get_template(environment::NAME)
-            .and_then(|template| template.render(Value::from_pairs(variables)))
-            .map_err(|e| failed(&e, self.fuel))
+        // A fault of the engine that a strange template brings out must not end the program.
+        let rendered = catch_unwind(AssertUnwindSafe(|| {
+            let template = self.environment.get_template(environment::NAME)?;
+            template.render(Value::from_pairs(variables))
+        }));
+        match rendered {
+            Ok(result) => result.map_err(|e| failed(&e, self.fuel)),
+            Err(_) => Err(TextError::Render {
+                detail: "the template engine failed on it; use the model's original template"
+                    .into(),
+            }),
+        }
     }
 }
 

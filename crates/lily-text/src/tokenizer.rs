@@ -295,6 +295,10 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
     match fs::metadata(file) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(unreadable(e)),
+        // A pipe or a device could block, or never end.
+        Ok(about) if !about.is_file() => {
+            return Err(file::malformed(file, "it is no regular file"));
+        }
         Ok(about) if about.len() > MAX_FILE_BYTES => {
             let detail =
                 format!("it has {} bytes, at most {MAX_FILE_BYTES} are expected", about.len());

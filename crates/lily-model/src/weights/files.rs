@@ -125,7 +125,7 @@ impl WeightFiles {
 /// The `weight_map` of an index: tensor name to file name.
 fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
     let refuse = |reason: String| CheckpointError::Index { file: file.into(), reason };
-    let text = std::fs::read_to_string(file).map_err(|e| refuse(e.to_string()))?;
+    let text = crate::text_file::read_text(file).map_err(|e| refuse(e.to_string()))?;
     let root: Value = serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = root.get("weight_map").and_then(Value::as_object) else {
         return Err(refuse("it has no object `weight_map`".into()));

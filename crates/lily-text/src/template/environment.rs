@@ -16,8 +16,30 @@ pub(super) const NAME: &str = "chat_template";
 #[error("{0}")]
 pub(super) struct Raised(pub String);
 
-/// An environment with one template.
+/// Bytes of a template's text; the published one has under 8,000.
+const MAX_SOURCE_BYTES: usize = 64 << 10;
+/// Stack for compiling a template: the engine's parser recurses along chains of operators, and a
+/// text of [`MAX_SOURCE_BYTES`] can hold one link in each byte. Only what is used is touched.
+const COMPILE_STACK_BYTES: usize = 256 << 20;
+
+/// An environment with one template, compiled on a thread whose stack holds the longest chain.
 pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, Error> {
+    let refuse = |reason: String| Error::new(ErrorKind::SyntaxError, reason);
+    if source.len() > MAX_SOURCE_BYTES {
+        let reason = format!("it has {} bytes, need at most {MAX_SOURCE_BYTES}", source.len());
+        return Err(refuse(reason));
+    }
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .stack_size(COMPILE_STACK_BYTES)
+            .spawn_scoped(scope, || compile(source, marks))
+            .map_err(|e| refuse(format!("no thread to compile it on: {e}")))?
+            .join()
+            .unwrap_or_else(|_| Err(refuse("the template engine failed on it".into())))
+    })
+}
+
+fn compile(source: &str, marks: Marks) -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
     env.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     env.set_auto_escape_callback(|_| AutoEscape::None);

@@ -38,6 +38,32 @@ fn a_template_that_does_not_end_is_stopped() {
     assert!(render(recursion, "").is_err());
 }
 
+/// The engine's parser recurses along chains: none that fits the size limit may end the program.
+#[test]
+fn long_chains_of_operators_are_compiled_or_refused() {
+    let limit = 64 << 10;
+    for (head, link, tail) in [
+        ("{{ 1", "+1", " }}"),
+        ("{{ ", "-", "1 }}"),
+        ("{{ ", "not ", "1 }}"),
+        ("{{ 'a'", "|string", " }}"),
+        ("{{ x", ".a", " }}"),
+        ("{{ ", "(", "1"),
+    ] {
+        let links = (limit - head.len() - tail.len()) / link.len();
+        // Any outcome but an abort.
+        let _ = render(&format!("{head}{}{tail}", link.repeat(links)), "");
+        let long = render(&format!("{head}{}{tail}", link.repeat(links + 8)), "").unwrap_err();
+        assert!(long.to_string().contains("need at most 65536"), "{long}");
+    }
+}
+
+#[test]
+fn a_fault_of_the_engine_is_an_error_of_the_template() {
+    let source = "{% for i in [1] %}{{ loop.cycle() }}{% endfor %}";
+    assert!(matches!(render(source, ""), Err(TextError::Render { .. })));
+}
+
 #[test]
 fn a_template_that_does_not_parse_names_the_line() {
     let message = ChatTemplate::from_source("a\n{% if %}").unwrap_err().to_string();
