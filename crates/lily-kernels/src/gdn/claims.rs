@@ -456,17 +456,20 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "millions of plain f64 operations")]
     fn prefill_agrees_with_decode_in_the_reference() -> Result<(), DeviceError> {
         prefill_agrees_with_decode(&mut reference())
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "millions of plain f64 operations")]
     fn chunk_form_agrees_with_the_recurrence_in_the_reference() -> Result<(), DeviceError> {
         chunk_form_agrees_with_the_recurrence(&mut reference())
     }
 
     /// A state rounded to 16 bits would be off by 1e-3 after the first step.
     #[test]
+    #[cfg_attr(miri, ignore = "millions of plain f64 operations")]
     fn the_state_stays_within_its_bound_over_4000_steps() {
         const STEPS: usize = 4000;
         const BOUND: f64 = 2e-6;

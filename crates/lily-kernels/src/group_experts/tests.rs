@@ -54,6 +54,7 @@ mod properties {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hundreds of runs of the interpreter")]
     fn sorted_rows_are_the_stable_sort_of_all_pairs_by_expert() {
         for_each(|groups, ids, live, slots, _| {
             let pairs = live.iter().flat_map(|&row| (0..slots).map(move |slot| (row, slot)));
