@@ -6,7 +6,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use crate::buffer::{Buffer, BufferId, BufferKind, Buffers, Element};
-use crate::matrix::{RowFormat, Weight};
+use crate::matrix::Weight;
 use crate::plan::Plan;
 
 /// Weights by buffer name.
@@ -223,18 +223,5 @@ fn fits(buffer: &Buffer, weight: &Weight) -> bool {
         }
         (Weight::Vector(v), Element::F32 | Element::Bf16) => v.len() == buffer.elements(),
         _ => false,
-    }
-}
-
-/// Formats found among a matrix's segments, for reports.
-pub fn formats(weight: &Weight) -> Vec<RowFormat> {
-    match weight {
-        Weight::Vector(_) => Vec::new(),
-        Weight::Matrix(m) => {
-            let mut found: Vec<RowFormat> = m.segments().iter().map(|s| s.format).collect();
-            found.sort_unstable();
-            found.dedup();
-            found
-        }
     }
 }
