@@ -12,6 +12,7 @@ pub use prepared::{PreparedArgs, PreparedBuffers};
 use lily_plan::{Access, Region};
 
 use crate::access;
+use crate::gpu::msl_struct;
 use crate::math::{dot, rms_scale, rotary, sum_of_squares};
 use crate::shape::LaunchContext;
 
@@ -29,18 +30,18 @@ pub fn blocks(length: usize, splits: usize) -> usize {
     length.div_ceil(block_keys(length, splits))
 }
 
-/// Norm and rotary of a head, inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct RotaryArgs {
-    /// Width of a head.
-    pub head_dim: u32,
-    /// Leading elements that are rotated; element `i` pairs with `i + rotary_dim / 2`.
-    pub rotary_dim: u32,
-    /// Base of the angles.
-    pub theta: f32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
+msl_struct! {
+    /// Norm and rotary of a head, inside argument structs.
+    pub struct RotaryArgs {
+        /// Width of a head.
+        pub head_dim: u32,
+        /// Leading elements that are rotated; element `i` pairs with `i + rotary_dim / 2`.
+        pub rotary_dim: u32,
+        /// Base of the angles.
+        pub theta: f32,
+        /// Eps of RMSNorm.
+        pub rms_eps: f32,
+    }
 }
 
 impl RotaryArgs {

@@ -4,6 +4,7 @@
 //! what the reference writes, within a stated tolerance and nothing else; that memory outside of the
 //! declared exact reads changes nothing; and that two runs agree bit for bit.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use lily_plan::{
@@ -82,11 +83,38 @@ pub enum Bar {
     Bf16,
 }
 
+impl Bar {
+    /// Element types of the devices that this bar is for.
+    pub fn precision(self) -> Precision {
+        match self {
+            Self::Exact | Self::Int8 => Precision::EXACT,
+            Self::Bf16 => Precision::BF16,
+        }
+    }
+}
+
+thread_local! {
+    static CASE_PRECISION: Cell<Precision> = const { Cell::new(Precision::EXACT) };
+}
+
+/// Element types of the cases that are being built.
+fn case_precision() -> Precision {
+    CASE_PRECISION.get()
+}
+
+/// The cases that `build` makes, with buffers and arguments for these element types.
+pub fn cases_in(precision: Precision, build: impl FnOnce() -> Vec<Case>) -> Vec<Case> {
+    let before = CASE_PRECISION.replace(precision);
+    let cases = build();
+    CASE_PRECISION.set(before);
+    cases
+}
+
 /// Runs every case of every kernel on devices made by `device`; panics with all failures.
 pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
     let mut failures = Vec::new();
     let mut kernels = std::collections::BTreeSet::new();
-    for case in table::cases() {
+    for case in cases_in(bar.precision(), table::cases) {
         kernels.insert(case.plan.launches()[0].kernel);
         if let Err(reason) = check(device().as_mut(), &case, bar) {
             failures.push(format!("{}: {reason}", case.name));

@@ -18,29 +18,30 @@ use half::bf16;
 use lily_plan::{Access, Element, ReferenceIo, Region};
 
 use crate::access;
+use crate::gpu::msl_struct;
 use crate::math::{dot, sigmoid, silu, softplus, sum_of_squares};
 use crate::shape::{CHUNK, CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
 
-/// Dimensions inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct GdnArgs {
-    /// Query and key heads.
-    pub k_heads: u32,
-    /// Value heads, a multiple of `k_heads`.
-    pub v_heads: u32,
-    /// Width of a query or key head.
-    pub k_dim: u32,
-    /// Width of a value head.
-    pub v_dim: u32,
-    /// Taps of the convolution.
-    pub conv_width: u32,
-    /// Slots of the convolution ring.
-    pub conv_slots: u32,
-    /// Slots of the recurrent state ring.
-    pub state_slots: u32,
-    /// 1: queries, keys and values are rounded to bfloat16, 0: they stay f32.
-    pub act_bf16: u32,
+msl_struct! {
+    /// Dimensions inside argument structs.
+    pub struct GdnArgs {
+        /// Query and key heads.
+        pub k_heads: u32,
+        /// Value heads, a multiple of `k_heads`.
+        pub v_heads: u32,
+        /// Width of a query or key head.
+        pub k_dim: u32,
+        /// Width of a value head.
+        pub v_dim: u32,
+        /// Taps of the convolution.
+        pub conv_width: u32,
+        /// Slots of the convolution ring.
+        pub conv_slots: u32,
+        /// Slots of the recurrent state ring.
+        pub state_slots: u32,
+        /// 1: queries, keys and values are rounded to bfloat16, 0: they stay f32.
+        pub act_bf16: u32,
+    }
 }
 
 impl GdnArgs {

@@ -32,6 +32,7 @@ pub mod gdn_in;
 pub mod gdn_out;
 pub mod gdn_scan;
 pub mod gdn_step;
+pub mod gpu;
 pub mod group_experts;
 pub mod grouped_down;
 pub mod grouped_gate_up;

@@ -8,21 +8,22 @@
 //! it, into the inputs, or after it, onto the results.
 
 use crate::cpu::SharedSlice;
+use crate::gpu::msl_struct;
 use crate::math::rms_scale;
 use crate::shape::LaunchContext;
 
-/// The reader's half of the norm inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct NormArgs {
-    /// Width of the residual stream.
-    pub hidden: u32,
-    /// Partial sums of squares of a residual row.
-    pub ss_tiles: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
+msl_struct! {
+    /// The reader's half of the norm inside argument structs.
+    pub struct NormArgs {
+        /// Width of the residual stream.
+        pub hidden: u32,
+        /// Partial sums of squares of a residual row.
+        pub ss_tiles: u32,
+        /// Partial sums of squares from one row to the next.
+        pub ss_stride: u32,
+        /// Eps of RMSNorm.
+        pub rms_eps: f32,
+    }
 }
 
 impl NormArgs {

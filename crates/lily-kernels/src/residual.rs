@@ -10,6 +10,7 @@ use lily_plan::{Binding, BufferId, ReferenceIo};
 
 use crate::access;
 use crate::cpu::CpuLaunch;
+use crate::gpu::msl_struct;
 use crate::math::sum_of_squares;
 use crate::shape::LaunchContext;
 
@@ -54,16 +55,16 @@ impl ResidualBuffers {
     }
 }
 
-/// The epilogue inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct ResidualArgs {
-    /// Width of the residual stream.
-    pub hidden: u32,
-    /// Columns that share one partial sum of squares.
-    pub ss_columns: u32,
-    /// Partial sums of squares from one row to the next.
-    pub ss_stride: u32,
+msl_struct! {
+    /// The epilogue inside argument structs.
+    pub struct ResidualArgs {
+        /// Width of the residual stream.
+        pub hidden: u32,
+        /// Columns that share one partial sum of squares.
+        pub ss_columns: u32,
+        /// Partial sums of squares from one row to the next.
+        pub ss_stride: u32,
+    }
 }
 
 impl ResidualArgs {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use lily_plan::{Access, BufferId, Live, Region};
 
+use crate::gpu::{Entry, Unsupported, msl_struct};
 use crate::math::sigmoid;
 use crate::shape::{GROUPED_TILE_ROWS, LaunchContext, ModelShape};
 
@@ -237,20 +238,28 @@ pub fn session_work_entries(cx: &LaunchContext<'_>) -> usize {
     cx.shape.work_entries(cx.session.rows())
 }
 
-/// Dimensions of the routing inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct RoutingArgs {
-    /// Routed experts; the shared one has this index.
-    pub experts: u32,
-    /// Experts chosen for a token.
-    pub top_k: u32,
+msl_struct! {
+    /// Dimensions of the routing inside argument structs.
+    pub struct RoutingArgs {
+        /// Routed experts; the shared one has this index.
+        pub experts: u32,
+        /// Experts chosen for a token.
+        pub top_k: u32,
+    }
 }
 
 impl RoutingArgs {
     /// The routing of a model.
     pub fn new(shape: &ModelShape) -> Self {
         Self { experts: shape.experts as u32, top_k: shape.top_k as u32 }
+    }
+
+    /// Adds the constants of `routing.h` to an entry.
+    pub fn constants(&self, entry: Entry) -> Result<Entry, Unsupported> {
+        // A lane marks its chosen experts in 32 bits, and holds the choice of one slot.
+        Unsupported::above("the number of experts", self.experts, 1024)?;
+        Unsupported::above("the number of experts of a token", self.top_k, 31)?;
+        Ok(entry.constant("EXPERTS", self.experts).constant("TOP_K", self.top_k))
     }
 
     /// Slots of a token: the chosen experts and the shared one.

@@ -3,6 +3,8 @@
 use lily_plan::control::{COUNT, HALT, POSITION, WORDS};
 use lily_plan::{Element, Precision, Step};
 
+use crate::gpu::msl_struct;
+
 /// Eps inside the l2 norm of Gated DeltaNet queries and keys; the model's code fixes it.
 pub const L2_EPS: f32 = 1e-6;
 /// Tokens of one Gated DeltaNet chunk.
@@ -222,16 +224,16 @@ impl LaunchContext<'_> {
     }
 }
 
-/// The step inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct StepArgs {
-    /// 1 for a prefill chunk, 0 for decode.
-    pub prefill: u32,
-    /// Decode: sequences. Prefill: largest chunk.
-    pub rows: u32,
-    /// Sequence of a prefill chunk.
-    pub sequence: u32,
+msl_struct! {
+    /// The step inside argument structs.
+    pub struct StepArgs {
+        /// 1 for a prefill chunk, 0 for decode.
+        pub prefill: u32,
+        /// Decode: sequences. Prefill: largest chunk.
+        pub rows: u32,
+        /// Sequence of a prefill chunk.
+        pub sequence: u32,
+    }
 }
 
 impl StepArgs {

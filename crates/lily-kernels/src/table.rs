@@ -3,6 +3,7 @@
 use lily_plan::ReferenceFn;
 
 use crate::cpu::CpuFace;
+use crate::gpu::GpuFace;
 
 /// A kernel with its faces.
 #[derive(Clone, Copy)]
@@ -13,6 +14,8 @@ pub struct Kernel {
     pub reference: ReferenceFn,
     /// The CPU kernel.
     pub cpu: CpuFace,
+    /// The Metal text; `None` while it has none, and then GPUs refuse the kernel by name.
+    pub gpu: Option<GpuFace>,
 }
 
 /// One line for each kernel folder.

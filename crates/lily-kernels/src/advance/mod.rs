@@ -12,6 +12,7 @@ use lily_plan::{Binding, BufferId, Launch, Region, control};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -20,14 +21,15 @@ pub const KERNEL: Kernel = Kernel {
     name: "advance",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step, a prefill chunk.
-    pub step: StepArgs,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step, a prefill chunk.
+        pub step: StepArgs,
+    }
 }
 
 impl Args {

@@ -9,6 +9,7 @@ use lily_plan::{Access, Binding, BufferId, Element, ReferenceIo, Region};
 
 use super::{RotaryArgs, new_keys};
 use crate::access;
+use crate::gpu::msl_struct;
 use crate::shape::LaunchContext;
 
 /// Indices of the bindings.
@@ -70,22 +71,22 @@ fn older_keys(cx: &LaunchContext<'_>) -> Access {
     })
 }
 
-/// The prologue inside argument structs.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct PreparedArgs {
-    /// Norm and rotary.
-    pub rotary: RotaryArgs,
-    /// Query heads.
-    pub q_heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Positions of the KV cache.
-    pub capacity: u32,
-    /// 1: queries are rounded to bfloat16, as they would be in a buffer of matrix inputs.
-    pub q_bf16: u32,
-    /// 1: the new key and value are rounded to bfloat16, as in the cache.
-    pub kv_bf16: u32,
+msl_struct! {
+    /// The prologue inside argument structs.
+    pub struct PreparedArgs {
+        /// Norm and rotary.
+        pub rotary: RotaryArgs,
+        /// Query heads.
+        pub q_heads: u32,
+        /// Key and value heads.
+        pub kv_heads: u32,
+        /// Positions of the KV cache.
+        pub capacity: u32,
+        /// 1: queries are rounded to bfloat16, as they would be in a buffer of matrix inputs.
+        pub q_bf16: u32,
+        /// 1: the new key and value are rounded to bfloat16, as in the cache.
+        pub kv_bf16: u32,
+    }
 }
 
 impl PreparedArgs {

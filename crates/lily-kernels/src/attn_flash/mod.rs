@@ -18,6 +18,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -26,22 +27,23 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_flash",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Query heads.
-    pub q_heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Width of a head.
-    pub head_dim: u32,
-    /// Positions of the KV cache.
-    pub capacity: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Query heads.
+        pub q_heads: u32,
+        /// Key and value heads.
+        pub kv_heads: u32,
+        /// Width of a head.
+        pub head_dim: u32,
+        /// Positions of the KV cache.
+        pub capacity: u32,
+    }
 }
 
 impl Args {

@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,22 +25,23 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// The input's norm.
-    pub norm: NormArgs,
-    /// Query heads.
-    pub q_heads: u32,
-    /// Key and value heads.
-    pub kv_heads: u32,
-    /// Width of a head.
-    pub head_dim: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// The input's norm.
+        pub norm: NormArgs,
+        /// Query heads.
+        pub q_heads: u32,
+        /// Key and value heads.
+        pub kv_heads: u32,
+        /// Width of a head.
+        pub head_dim: u32,
+    }
 }
 
 impl Args {

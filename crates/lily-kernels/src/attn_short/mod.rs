@@ -16,6 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention::{PreparedArgs, PreparedBuffers};
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -24,16 +25,17 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_short",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step, decode.
-    pub step: StepArgs,
-    /// The prologue.
-    pub prepared: PreparedArgs,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step, decode.
+        pub step: StepArgs,
+        /// The prologue.
+        pub prepared: PreparedArgs,
+    }
 }
 
 /// Indices of the bindings behind those of the prologue.

@@ -17,6 +17,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::attention::{self, PreparedArgs, PreparedBuffers};
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -25,20 +26,21 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_split_prepare",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step, decode.
-    pub step: StepArgs,
-    /// The prologue.
-    pub prepared: PreparedArgs,
-    /// Most blocks of this plan.
-    pub splits: u32,
-    /// Blocks from one head to the next in the partial results.
-    pub part_stride: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step, decode.
+        pub step: StepArgs,
+        /// The prologue.
+        pub prepared: PreparedArgs,
+        /// Most blocks of this plan.
+        pub splits: u32,
+        /// Blocks from one head to the next in the partial results.
+        pub part_stride: u32,
+    }
 }
 
 impl Args {

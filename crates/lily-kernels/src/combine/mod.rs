@@ -13,6 +13,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -22,18 +23,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "combine",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Experts of a token, with the shared one.
-    pub slots: u32,
-    /// The epilogue.
-    pub residual: ResidualArgs,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Experts of a token, with the shared one.
+        pub slots: u32,
+        /// The epilogue.
+        pub residual: ResidualArgs,
+    }
 }
 
 /// Indices of the bindings.

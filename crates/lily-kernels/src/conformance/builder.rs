@@ -90,7 +90,7 @@ impl<'a> CaseBuilder<'a> {
             splits: 4,
             ring: 8,
             logit_rows: batch,
-            precision: Precision::EXACT,
+            precision: super::case_precision(),
         };
         Self {
             shape,

@@ -15,6 +15,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,18 +25,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "embed",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Residual epilogue.
-    pub residual: ResidualArgs,
-    /// Rows of the table.
-    pub vocab: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Residual epilogue.
+        pub residual: ResidualArgs,
+        /// Rows of the table.
+        pub vocab: u32,
+    }
 }
 
 impl Args {

@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::routing::{RoutingArgs, RoutingSource, chosen_experts};
 use crate::shape::{LaunchContext, StepArgs};
@@ -25,22 +26,23 @@ pub const KERNEL: Kernel = Kernel {
     name: "experts_down",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Experts.
-    pub routing: RoutingArgs,
-    /// 1 if the experts are chosen here, from the logits.
-    pub fused: u32,
-    /// Inner width of an expert.
-    pub inner: u32,
-    /// The epilogue.
-    pub residual: ResidualArgs,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Experts.
+        pub routing: RoutingArgs,
+        /// 1 if the experts are chosen here, from the logits.
+        pub fused: u32,
+        /// Inner width of an expert.
+        pub inner: u32,
+        /// The epilogue.
+        pub residual: ResidualArgs,
+    }
 }
 
 /// Indices of the bindings.

@@ -25,6 +25,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
+use crate::gpu::msl_struct;
 use crate::shape::{CHUNK, LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -33,16 +34,17 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_chunk_prepare",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Dimensions.
-    pub gdn: GdnArgs,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Dimensions.
+        pub gdn: GdnArgs,
+    }
 }
 
 /// Indices of the bindings.

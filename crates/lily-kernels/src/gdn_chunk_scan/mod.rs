@@ -24,6 +24,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
+use crate::gpu::msl_struct;
 use crate::shape::{CHUNK, LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -32,18 +33,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_chunk_scan",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Dimensions.
-    pub gdn: GdnArgs,
-    /// Most columns that enter the convolution ring.
-    pub kept_columns: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Dimensions.
+        pub gdn: GdnArgs,
+        /// Most columns that enter the convolution ring.
+        pub kept_columns: u32,
+    }
 }
 
 /// Indices of the bindings.

@@ -11,6 +11,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -19,20 +20,21 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_gate",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Value heads.
-    pub v_heads: u32,
-    /// Width of a value head.
-    pub v_dim: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Value heads.
+        pub v_heads: u32,
+        /// Width of a value head.
+        pub v_dim: u32,
+        /// Eps of RMSNorm.
+        pub rms_eps: f32,
+    }
 }
 
 /// Indices of the bindings.

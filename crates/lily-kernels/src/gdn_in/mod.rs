@@ -14,6 +14,7 @@ use lily_plan::{Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -23,24 +24,25 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// The input's norm.
-    pub norm: NormArgs,
-    /// Channels of the convolution.
-    pub conv_channels: u32,
-    /// Width of all value heads.
-    pub v_width: u32,
-    /// Value heads; b and a have one row for each.
-    pub v_heads: u32,
-    /// Slots of the convolution ring.
-    pub conv_slots: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// The input's norm.
+        pub norm: NormArgs,
+        /// Channels of the convolution.
+        pub conv_channels: u32,
+        /// Width of all value heads.
+        pub v_width: u32,
+        /// Value heads; b and a have one row for each.
+        pub v_heads: u32,
+        /// Slots of the convolution ring.
+        pub conv_slots: u32,
+    }
 }
 
 /// Indices of the bindings.

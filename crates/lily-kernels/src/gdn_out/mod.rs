@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,24 +25,25 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_out",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// The epilogue.
-    pub residual: ResidualArgs,
-    /// Value heads.
-    pub v_heads: u32,
-    /// Width of a value head.
-    pub v_dim: u32,
-    /// Partial sums of o² of one head.
-    pub o_ss_slices: u32,
-    /// Eps of RMSNorm.
-    pub rms_eps: f32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// The epilogue.
+        pub residual: ResidualArgs,
+        /// Value heads.
+        pub v_heads: u32,
+        /// Width of a value head.
+        pub v_dim: u32,
+        /// Partial sums of o² of one head.
+        pub o_ss_slices: u32,
+        /// Eps of RMSNorm.
+        pub rms_eps: f32,
+    }
 }
 
 /// Indices of the bindings.

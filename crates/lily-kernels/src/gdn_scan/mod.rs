@@ -20,6 +20,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -28,20 +29,21 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_scan",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Dimensions.
-    pub gdn: GdnArgs,
-    /// Most columns that enter the convolution ring.
-    pub kept_columns: u32,
-    /// 1: the state after every token is stored, 0: only the last.
-    pub every_token: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Dimensions.
+        pub gdn: GdnArgs,
+        /// Most columns that enter the convolution ring.
+        pub kept_columns: u32,
+        /// 1: the state after every token is stored, 0: only the last.
+        pub every_token: u32,
+    }
 }
 
 /// Indices of the bindings.

@@ -25,6 +25,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, O_SS_ROWS, StepArgs};
 use crate::table::Kernel;
 
@@ -33,18 +34,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_step",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Dimensions.
-    pub gdn: GdnArgs,
-    /// Partial sums of o² of one head.
-    pub o_ss_slices: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Dimensions.
+        pub gdn: GdnArgs,
+        /// Partial sums of o² of one head.
+        pub o_ss_slices: u32,
+    }
 }
 
 /// Indices of the bindings.

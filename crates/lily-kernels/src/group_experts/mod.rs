@@ -17,6 +17,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::routing::{RoutingArgs, session_work_entries, sorted_rows};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -26,18 +27,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "group_experts",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Experts.
-    pub routing: RoutingArgs,
-    /// Entries of the work list.
-    pub entries: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Experts.
+        pub routing: RoutingArgs,
+        /// Entries of the work list.
+        pub entries: u32,
+    }
 }
 
 /// Indices of the bindings.

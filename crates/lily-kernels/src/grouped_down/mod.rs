@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::routing::{
     RoutingArgs, RoutingSource, chosen_experts, session_work_entries, sorted_rows,
 };
@@ -26,22 +27,23 @@ pub const KERNEL: Kernel = Kernel {
     name: "grouped_down",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Experts.
-    pub routing: RoutingArgs,
-    /// Entries of the work list.
-    pub entries: u32,
-    /// Width of the residual stream.
-    pub hidden: u32,
-    /// Inner width of an expert.
-    pub inner: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Experts.
+        pub routing: RoutingArgs,
+        /// Entries of the work list.
+        pub entries: u32,
+        /// Width of the residual stream.
+        pub hidden: u32,
+        /// Inner width of an expert.
+        pub inner: u32,
+    }
 }
 
 /// Indices of the bindings.

@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::norm::NormArgs;
 use crate::routing::{RoutingSource, chosen_experts, session_work_entries, sorted_rows};
 use crate::shape::{LaunchContext, StepArgs};
@@ -25,20 +26,21 @@ pub const KERNEL: Kernel = Kernel {
     name: "grouped_gate_up",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Entries of the work list.
-    pub entries: u32,
-    /// The input's norm.
-    pub norm: NormArgs,
-    /// Inner width of an expert.
-    pub inner: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Entries of the work list.
+        pub entries: u32,
+        /// The input's norm.
+        pub norm: NormArgs,
+        /// Inner width of an expert.
+        pub inner: u32,
+    }
 }
 
 /// Indices of the bindings.

@@ -19,6 +19,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, LiveRows, StepArgs};
 use crate::table::Kernel;
@@ -28,26 +29,27 @@ pub const KERNEL: Kernel = Kernel {
     name: "head",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// 1: only the last live row, results in row 0. 0: every live row, results in the same row.
-    pub last_row: u32,
-    /// 1: candidates are written.
-    pub candidates: u32,
-    /// The input's norm.
-    pub norm: NormArgs,
-    /// Rows of the matrix.
-    pub vocab: u32,
-    /// Ids that may become candidates.
-    pub vocab_used: u32,
-    /// Matrix rows of one candidate.
-    pub head_rows: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// 1: only the last live row, results in row 0. 0: every live row, results in the same row.
+        pub last_row: u32,
+        /// 1: candidates are written.
+        pub candidates: u32,
+        /// The input's norm.
+        pub norm: NormArgs,
+        /// Rows of the matrix.
+        pub vocab: u32,
+        /// Ids that may become candidates.
+        pub vocab_used: u32,
+        /// Matrix rows of one candidate.
+        pub head_rows: u32,
+    }
 }
 
 impl Args {

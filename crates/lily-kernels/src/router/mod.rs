@@ -15,6 +15,7 @@ use lily_plan::{Binding, BufferId, Launch, Step};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,18 +25,19 @@ pub const KERNEL: Kernel = Kernel {
     name: "router",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// The input's norm.
-    pub norm: NormArgs,
-    /// Routed experts; there is one row of the matrix more.
-    pub experts: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// The input's norm.
+        pub norm: NormArgs,
+        /// Routed experts; there is one row of the matrix more.
+        pub experts: u32,
+    }
 }
 
 /// Indices of the bindings.

@@ -21,6 +21,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Live, Region, Step, control};
 
 use crate::access;
 use crate::cpu::CpuFace;
+use crate::gpu::msl_struct;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -29,20 +30,21 @@ pub const KERNEL: Kernel = Kernel {
     name: "sample",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
+    gpu: None,
 };
 
-/// Arguments of a launch.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct Args {
-    /// The step.
-    pub step: StepArgs,
-    /// Candidates of a row.
-    pub head_tiles: u32,
-    /// Positions of the KV cache.
-    pub capacity: u32,
-    /// Ids of the output ring.
-    pub ring: u32,
+msl_struct! {
+    /// Arguments of a launch.
+    pub struct Args {
+        /// The step.
+        pub step: StepArgs,
+        /// Candidates of a row.
+        pub head_tiles: u32,
+        /// Positions of the KV cache.
+        pub capacity: u32,
+        /// Ids of the output ring.
+        pub ring: u32,
+    }
 }
 
 /// A control row.

@@ -1,0 +1,99 @@
+//! Complete Metal source of one kernel function.
+
+use std::fmt::Write as _;
+
+use super::{Entry, GpuFace};
+
+/// Shared headers by the name that kernels include them with.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("lily.h", include_str!("../../prelude/lily.h")),
+    ("routing.h", include_str!("../../prelude/routing.h")),
+];
+
+/// Metal source with everything in it but the system headers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// The text.
+    pub text: String,
+    /// The kernel function in it.
+    pub function: &'static str,
+}
+
+impl Source {
+    /// Puts an entry's constants and the argument struct in front of the kernel's text and its headers into
+    /// it. Line markers keep the places of the original files.
+    ///
+    /// # Panics
+    /// If the text includes a header that does not exist; a test covers every kernel.
+    pub fn assemble(kernel: &str, face: &GpuFace, entry: &Entry) -> Self {
+        let mut text = String::from("#include <metal_stdlib>\nusing namespace metal;\n");
+        for (name, value) in &entry.constants {
+            let _ = writeln!(text, "#define {name} {value}");
+        }
+        text += &(face.args)();
+        let mut included = Vec::new();
+        insert(&mut text, &format!("{kernel}/kernel.metal"), face.text, &mut included);
+        Self { text, function: entry.function }
+    }
+}
+
+/// Appends a file, headers in place of their `#include`, each once.
+fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'static str>) {
+    let _ = writeln!(text, "#line 1 \"{name}\"");
+    for (index, line) in content.lines().enumerate() {
+        let header = line.strip_prefix("#include \"").and_then(|rest| rest.split('"').next());
+        let Some(header) = header else {
+            let _ = writeln!(text, "{line}");
+            continue;
+        };
+        let (header, content) = HEADERS
+            .iter()
+            .find(|(name, _)| *name == header)
+            .unwrap_or_else(|| panic!("{name} includes {header}, which is no shared header"));
+        if !included.contains(header) {
+            included.push(header);
+            insert(text, header, content, included);
+        }
+        let _ = writeln!(text, "#line {} \"{name}\"", index + 2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gpu::{GpuLaunch, Target};
+    use crate::table;
+
+    use super::*;
+
+    #[test]
+    fn every_text_assembles_with_its_headers_once() {
+        let mut checked = 0;
+        for case in table::cases() {
+            let launch = &case.plan.launches()[0];
+            let kernel = table::find(launch.kernel).expect("cases name kernels of the table");
+            let Some(face) = kernel.gpu else { continue };
+            let matrices = |b: &lily_plan::Binding| {
+                let weight = case.weights.get(&case.plan.buffers().get(b.buffer).name)?;
+                match weight {
+                    lily_plan::Weight::Matrix(m) => Some(crate::gpu::MatrixFormat::of(m)),
+                    lily_plan::Weight::Vector(_) => None,
+                }
+            };
+            let formats: Vec<_> = launch.bindings.iter().map(matrices).collect();
+            let gpu = GpuLaunch {
+                args: &launch.args,
+                grid: launch.grid,
+                threads: launch.threads,
+                formats: &formats,
+                target: Target::TEST,
+            };
+            let entry = (face.entry)(&gpu).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let source = Source::assemble(kernel.name, &face, &entry);
+            assert!(source.text.contains(&format!("void {}(", entry.function)), "{}", case.name);
+            assert_eq!(source.text.matches("#line 1 \"lily.h\"").count(), 1, "{}", case.name);
+            assert!(!source.text.contains("#include \""), "{}", case.name);
+            checked += 1;
+        }
+        assert!(checked > 0, "no kernel has a Metal text");
+    }
+}
