@@ -90,7 +90,7 @@ impl<'a> CaseBuilder<'a> {
             splits: 4,
             ring: 8,
             logit_rows: batch,
-            precision: super::case_precision(),
+            precision: case_precision(),
         };
         Self {
             shape,
