@@ -11,6 +11,7 @@
 pub mod matrix;
 mod source;
 mod structs;
+pub(crate) mod tiles;
 
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};
