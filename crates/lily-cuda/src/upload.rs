@@ -76,22 +76,22 @@ fn pack(
     matrix: &WeightMatrix,
     format: MatrixFormat,
     rows: Range<usize>,
-    mut codes: &mut [u8],
-    mut pairs: &mut [u8],
+    codes: &mut [u8],
+    pairs: &mut [u8],
     threads: usize,
 ) {
     let layout = format.layout(matrix);
     let share = rows.len().div_ceil(threads).max(1);
+    // Plain matrices have no pairs: then every part's is empty.
+    let pair_parts = pairs.chunks_mut((share * layout.pair_bytes).max(1));
+    let pair_parts = pair_parts.map(Some).chain(std::iter::repeat_with(|| None));
+    let firsts = rows.clone().step_by(share);
     thread::scope(|scope| {
-        let mut first = rows.start;
-        while first < rows.end {
+        for ((first, codes), pairs) in
+            firsts.zip(codes.chunks_mut(share * layout.code_bytes)).zip(pair_parts)
+        {
             let part = first..(first + share).min(rows.end);
-            let (own_codes, rest) = codes.split_at_mut(part.len() * layout.code_bytes);
-            codes = rest;
-            let (own_pairs, rest) = pairs.split_at_mut(part.len() * layout.pair_bytes);
-            pairs = rest;
-            first = part.end;
-            scope.spawn(move || format.pack(matrix, part, own_codes, own_pairs));
+            scope.spawn(move || format.pack(matrix, part, codes, pairs.unwrap_or_default()));
         }
     });
 }

@@ -5,6 +5,7 @@
 //! normalised next; the gate is rounded to act. The norm's weight is already in `xn`; `x_ss` gives
 //! its scale. Decode is a GEMV with 8 matrix rows for each threadgroup, prefill a GEMM.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{GpuFace, MslStruct, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +26,11 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace {
+        text: include_str!("chunk.metal"),
+        args: Args::text,
+        entry: chunk::chunk_entry,
+    }),
 };
 
 msl_struct! {

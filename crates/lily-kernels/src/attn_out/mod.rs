@@ -3,6 +3,7 @@
 //! Decode is a GEMV with 8 output rows for each threadgroup, prefill a GEMM with 64 columns. `att`
 //! is already gated.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -13,7 +14,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{GpuFace, MslStruct, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -23,7 +24,11 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_out",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace {
+        text: include_str!("chunk.metal"),
+        args: Args::text,
+        entry: chunk::chunk_entry,
+    }),
 };
 
 msl_struct! {

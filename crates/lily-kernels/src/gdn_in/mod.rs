@@ -4,6 +4,7 @@
 //! the channels go straight to this position's slot of the convolution ring, so nothing is shifted;
 //! in prefill to `qkv`. The norm's weight is already in `xn`; `x_ss` gives its scale.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -14,7 +15,7 @@ use lily_plan::{Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{GpuFace, MslStruct, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,7 +25,11 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace {
+        text: include_str!("chunk.metal"),
+        args: Args::text,
+        entry: chunk::chunk_entry,
+    }),
 };
 
 msl_struct! {

@@ -5,6 +5,7 @@
 //! kernel: one factor for each head, from the partial sums `o_ss`. Prefill: `x += og · Wᵀ`, the norm
 //! is complete. Both end with the residual epilogue (see [`crate::residual`]).
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{GpuFace, MslStruct, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +26,11 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_out",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace {
+        text: include_str!("chunk.metal"),
+        args: Args::text,
+        entry: chunk::chunk_entry,
+    }),
 };
 
 msl_struct! {

@@ -13,6 +13,7 @@ pub mod matrix;
 pub mod prelude;
 mod source;
 mod structs;
+pub(crate) mod tiles;
 pub mod translate;
 
 pub use matrix::MatrixFormat;

@@ -5,6 +5,7 @@
 //! Decode: a threadgroup owns 2 matrix rows, because the matrix is small and latency decides.
 //! Prefill: 64 matrix rows and 32 tokens.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch, Step};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{GpuFace, MslStruct, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +26,11 @@ pub const KERNEL: Kernel = Kernel {
     name: "router",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace {
+        text: include_str!("chunk.metal"),
+        args: Args::text,
+        entry: chunk::chunk_entry,
+    }),
 };
 
 msl_struct! {
