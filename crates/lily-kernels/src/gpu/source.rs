@@ -7,6 +7,7 @@ use super::{Entry, GpuFace, Text};
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
