@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lily_kernels::conformance::{Bar, Case, cases_in, check};
-use lily_kernels::table;
+use lily_kernels::conformance::{Bar, cases_in, check};
+use lily_kernels::table::{self, Kernel};
 use lily_msl_test::{MslOptions, MslTestDevice};
 
 #[test]
@@ -29,16 +29,12 @@ struct Tally {
 
 fn check_all(checked: bool) {
     let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
-    let wanted = |kernel: &str| filter.is_empty() || filter.split(',').any(|name| name == kernel);
-    let kernel = |case: &Case| case.plan.launches()[0].kernel;
+    let named = |kernel: &str| filter.is_empty() || filter.split(',').any(|name| name == kernel);
+    let wanted = |kernel: &Kernel| kernel.gpu.is_some() && named(kernel.name);
     let build = if checked { "checked" } else { "fast" };
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut failures = Vec::new();
-    for case in cases_in(Bar::Bf16.precision(), table::cases) {
-        let name = kernel(&case);
-        if !wanted(name) || table::find(name).is_none_or(|k| k.gpu.is_none()) {
-            continue;
-        }
+    for case in cases_in(Bar::Bf16.precision(), || table::cases_of(wanted)) {
         let start = Instant::now();
         for reverse in [false, true] {
             let options = MslOptions { checked, reverse, ..MslOptions::default() };
@@ -47,7 +43,7 @@ fn check_all(checked: bool) {
                 failures.push(format!("{} ({build}, {order}): {reason}", case.name));
             }
         }
-        let tally = tallies.entry(name).or_default();
+        let tally = tallies.entry(case.plan.launches()[0].kernel).or_default();
         tally.cases += 1;
         tally.time += start.elapsed();
     }
