@@ -17,7 +17,6 @@ mod lint;
 mod scan;
 
 use super::Source;
-use kernel::Kernel;
 use scan::Text;
 
 /// A compiler that a translation is for.
