@@ -8,6 +8,7 @@
 //!
 //! [`matrix`] is the layout of weight matrices in device memory.
 
+pub(crate) mod gemv;
 pub mod matrix;
 mod source;
 mod structs;

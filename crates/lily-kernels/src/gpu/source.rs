@@ -6,8 +6,12 @@ use super::{Entry, GpuFace};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
+    ("affine.h", include_str!("../../format/affine.h")),
+    ("gemv.h", include_str!("../../prelude/gemv.h")),
+    ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
+    ("residual.h", include_str!("../../prelude/residual.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
 ];
 
