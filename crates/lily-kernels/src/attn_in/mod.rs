@@ -5,6 +5,7 @@
 //! normalised next; the gate is rounded to act. The norm's weight is already in `xn`; `x_ss` gives
 //! its scale. Decode is a GEMV with 8 matrix rows for each threadgroup, prefill a GEMM.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::gemv::Gemv;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
@@ -132,6 +133,9 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
     let rows = 2 * (a.q_heads + a.kv_heads) * a.head_dim;
     let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
     let tile = gemv.wide(launch.target, a.step.rows);

@@ -3,6 +3,7 @@
 //! Decode is a GEMV with 8 output rows for each threadgroup, prefill a GEMM with 64 columns. `att`
 //! is already gated.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -13,7 +14,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::gemv::Gemv;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
@@ -89,6 +90,9 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
     let (rows, columns) = (a.residual.hidden, a.residual.ss_columns);
     let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.q_width, rows };
     let tile = gemv.residual(launch.target, columns, a.step.rows);

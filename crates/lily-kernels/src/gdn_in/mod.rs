@@ -4,6 +4,7 @@
 //! the channels go straight to this position's slot of the convolution ring, so nothing is shifted;
 //! in prefill to `qkv`. The norm's weight is already in `xn`; `x_ss` gives its scale.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -14,7 +15,7 @@ use lily_plan::{Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::gemv::Gemv;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
@@ -116,6 +117,9 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
     let rows = a.conv_channels + a.v_width + 2 * a.v_heads;
     let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
     let tile = gemv.wide(launch.target, a.step.rows);

@@ -5,6 +5,7 @@
 //! kernel: one factor for each head, from the partial sums `o_ss`. Prefill: `x += og · Wᵀ`, the norm
 //! is complete. Both end with the residual epilogue (see [`crate::residual`]).
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::gemv::Gemv;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
@@ -106,6 +107,9 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
     // The codes that a lane loads at once have one factor.
     Unsupported::unless_multiple("the width of a value head", a.v_dim, 32)?;
     let (rows, columns) = (a.residual.hidden, a.residual.ss_columns);

@@ -9,6 +9,9 @@ use super::{Entry, Family, MatrixFormat, Target};
 
 /// Lanes of a simdgroup.
 const LANES: u32 = 32;
+/// Most rows of a prefill chunk that are multiplied as in decode: a matrix product would leave most of
+/// its tile empty.
+pub(crate) const GEMV_ROWS: u32 = 8;
 /// Most tokens that share unpacked weights.
 const MAX_TOKENS: u32 = 4;
 

@@ -12,6 +12,7 @@ pub(crate) mod gemv;
 pub mod matrix;
 mod source;
 mod structs;
+pub(crate) mod tiles;
 
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};

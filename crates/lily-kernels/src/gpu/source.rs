@@ -13,6 +13,13 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
+    ("dequantise.h", include_str!("../../format/dequantise.h")),
+    ("gemm.h", include_str!("../../tile/gemm.h")),
+    ("grouped.h", include_str!("../../tile/grouped.h")),
+    ("mma.h", include_str!("../../tile/mma.h")),
+    ("residual_tile.h", include_str!("../../tile/residual_tile.h")),
+    ("row_scales.h", include_str!("../../tile/row_scales.h")),
+    ("tensor.h", include_str!("../../tile/tensor.h")),
 ];
 
 /// Metal source with everything in it but the system headers.

@@ -5,6 +5,7 @@
 //! Decode: a threadgroup owns 2 matrix rows, because the matrix is small and latency decides.
 //! Prefill: 64 matrix rows and 32 tokens.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch, Step};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::gemv::Gemv;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
@@ -93,6 +94,9 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
     let format = launch.format(bind::WEIGHT)?;
     let gemv = Gemv { format, k: a.norm.hidden, rows: a.experts + 1 };
     let tile = gemv.narrow(a.step.rows);
