@@ -9,6 +9,7 @@
 //! [`matrix`] is the layout of weight matrices in device memory. [`translate`](translate::translate) and
 //! [`prelude`] give the text to other compilers than Apple's.
 
+pub(crate) mod gemv;
 pub mod matrix;
 pub mod prelude;
 mod source;

@@ -6,9 +6,13 @@ use super::{Entry, GpuFace, Text};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
+    ("affine.h", include_str!("../../format/affine.h")),
+    ("gemv.h", include_str!("../../prelude/gemv.h")),
+    ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
+    ("residual.h", include_str!("../../prelude/residual.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
