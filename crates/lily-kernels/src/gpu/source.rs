@@ -6,8 +6,12 @@ use super::{Entry, GpuFace};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
+    ("attention.h", include_str!("../../prelude/attention.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("matrix.h", include_str!("../../tile/matrix.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
+    ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
+    ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
 ];
 
@@ -61,6 +65,7 @@ fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'sta
 
 #[cfg(test)]
 mod tests {
+    use crate::conformance::cases_in;
     use crate::gpu::{GpuLaunch, Target};
     use crate::table;
 
@@ -69,7 +74,7 @@ mod tests {
     #[test]
     fn every_text_assembles_with_its_headers_once() {
         let mut checked = 0;
-        for case in table::cases() {
+        for case in cases_in(lily_plan::Precision::BF16, table::cases) {
             let launch = &case.plan.launches()[0];
             let kernel = table::find(launch.kernel).expect("cases name kernels of the table");
             let Some(face) = kernel.gpu else { continue };
