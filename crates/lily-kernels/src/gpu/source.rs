@@ -13,6 +13,10 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
+    ("attention.h", include_str!("../../prelude/attention.h")),
+    ("matrix.h", include_str!("../../tile/matrix.h")),
+    ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
+    ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
@@ -75,6 +79,7 @@ fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'sta
 
 #[cfg(test)]
 mod tests {
+    use crate::conformance::cases_in;
     use crate::gpu::{GpuLaunch, Target};
     use crate::table;
 
@@ -83,7 +88,7 @@ mod tests {
     #[test]
     fn every_text_assembles_with_its_headers_once() {
         let mut checked = 0;
-        for case in table::cases() {
+        for case in cases_in(lily_plan::Precision::BF16, table::cases) {
             let launch = &case.plan.launches()[0];
             let kernel = table::find(launch.kernel).expect("cases name kernels of the table");
             let Some(face) = kernel.gpu else { continue };
