@@ -7,6 +7,7 @@ use super::{Entry, GpuFace};
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
