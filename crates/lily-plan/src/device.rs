@@ -58,6 +58,28 @@ pub enum DeviceError {
         /// Index of the launch.
         launch: usize,
     },
+    /// A kernel does not support a launch of the plan.
+    #[error(
+        "kernel `{kernel}` on device {device} cannot run launch {launch} of the plan: {reason}"
+    )]
+    Unsupported {
+        /// Device name.
+        device: String,
+        /// Kernel name.
+        kernel: String,
+        /// Index of the launch.
+        launch: usize,
+        /// What was found, and what the kernel needs.
+        reason: String,
+    },
+    /// The device, or something that it needs, is not there or does not answer.
+    #[error("device {device}: {reason}")]
+    Unavailable {
+        /// Device name.
+        device: String,
+        /// What is missing or failed, and what to do.
+        reason: String,
+    },
     /// A weight buffer of the plan has no weight, or one of another shape.
     #[error(
         "weight `{name}` {found}, need {expected}; the checkpoint does not match its config.json"

@@ -60,7 +60,8 @@ impl GpuLaunch<'_> {
 
     /// An entry over the declared grid and threads.
     pub fn entry(&self, function: &'static str) -> Entry {
-        Entry { function, constants: Vec::new(), grid: self.grid, threads: self.threads }
+        let (grid, threads) = (self.grid, self.threads);
+        Entry { function, text: None, constants: Vec::new(), grid, threads }
     }
 }
 
@@ -101,11 +102,22 @@ impl Target {
     pub const TEST: Self = Self { family: Family::Test, products: Products::SimdgroupMatrix };
 }
 
+/// One file of Metal text in a kernel's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Name of the file.
+    pub name: &'static str,
+    /// What is in it.
+    pub content: &'static str,
+}
+
 /// The function that serves a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name in the kernel's text.
     pub function: &'static str,
+    /// The text with the function, if it is not the face's own.
+    pub text: Option<Text>,
     /// Preprocessor constants in front of the text, by name.
     pub constants: Vec<(&'static str, String)>,
     /// Threadgroups.
@@ -124,6 +136,12 @@ impl Entry {
     /// Adds a float constant, with all of its digits.
     pub fn float(mut self, name: &'static str, value: f32) -> Self {
         self.constants.push((name, format!("{value:e}f")));
+        self
+    }
+
+    /// Takes the function from another file of the kernel's folder.
+    pub fn from_text(mut self, name: &'static str, content: &'static str) -> Self {
+        self.text = Some(Text { name, content });
         self
     }
 

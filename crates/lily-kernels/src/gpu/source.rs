@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Entry, GpuFace};
+use super::{Entry, GpuFace, Text};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
@@ -35,7 +35,9 @@ impl Source {
         }
         text += &(face.args)();
         let mut included = Vec::new();
-        insert(&mut text, &format!("{kernel}/kernel.metal"), face.text, &mut included);
+        let own = Text { name: "kernel.metal", content: face.text };
+        let Text { name, content } = entry.text.unwrap_or(own);
+        insert(&mut text, &format!("{kernel}/{name}"), content, &mut included);
         Self { text, function: entry.function }
     }
 }
