@@ -10,6 +10,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
