@@ -49,7 +49,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
 {
     threadgroup float4 t_quarts[CHUNK * PITCH / 4];  // keys, then Q Kᵀ, then -A, then T
     threadgroup float4 strips[4 * STRIP / 4];
-    threadgroup float sums_g[CHUNK];
+    threadgroup float g_high[CHUNK];         // G as two sums: of the decays cut to multiples of 1 / 256, exact,
+    threadgroup float g_low[CHUNK];          // and of the small rest
     threadgroup float strength[CHUNK];       // beta
     threadgroup float key_strength[CHUNK];   // beta e^G
     const uint rows = chunk_rows(control, args.step);
@@ -66,7 +67,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
 
     // 1. G and the factors of rows; tokens that do not exist have beta = 0.
     if (sg == 0) {
-        float g = 0.0f;
+        float high = 0.0f;
+        float low = 0.0f;
 #pragma unroll
         for (uint part = 0; part < CHUNK; part += 32) {
             const uint i = part + lane;
@@ -74,14 +76,18 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
             const bool exists = i < tokens;
             const float decay = exists ? log_decay[at] : 0.0f;
             const float b = exists ? beta[at] : 0.0f;
-            const float sum = g + simd_prefix_inclusive_sum(decay);
-            sums_g[i] = sum;
+            const float cut = floor(decay * 256.0f) * (1.0f / 256.0f);
+            const float sum_high = high + simd_prefix_inclusive_sum(cut);
+            const float sum_low = low + simd_prefix_inclusive_sum(decay - cut);
+            g_high[i] = sum_high;
+            g_low[i] = sum_low;
             strength[i] = b;
-            key_strength[i] = b * precise::exp(sum);
+            key_strength[i] = b * precise::exp(sum_high + sum_low);
             if (exists) {
-                chunk_g[at] = sum;
+                chunk_g[at] = sum_high + sum_low;
             }
-            g = simd_broadcast(sum, 31);
+            high = simd_broadcast(sum_high, 31);
+            low = simd_broadcast(sum_low, 31);
         }
     }
 
@@ -142,7 +148,7 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint i = sg * 16 + n / CHUNK;
         const uint j = n % CHUNK;
         if (i < tokens && j < tokens) {
-            const float p = j <= i ? precise::exp(sums_g[i] - sums_g[j]) * t[i * PITCH + j] : 0.0f;
+            const float p = j <= i ? precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j])) * t[i * PITCH + j] : 0.0f;
             chunk_p[(ulong(start + i) * V_HEADS + head) * CHUNK + j] = p;
         }
     }
@@ -160,7 +166,7 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint i = sg * 16 + n / CHUNK;
         const uint j = n % CHUNK;
         if (j < i) {
-            t[i * PITCH + j] *= -strength[i] * precise::exp(sums_g[i] - sums_g[j]);
+            t[i * PITCH + j] *= -strength[i] * precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j]));
         }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
