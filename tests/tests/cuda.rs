@@ -1,11 +1,16 @@
 //! Golden models on an NVIDIA GPU; reported as skipped where there is none.
 
+use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_plan::Device;
 use lily_tests::{GOLDEN, gpu, pair};
 
 fn options() -> CudaOptions {
-    CudaOptions { nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into), ..CudaOptions::default() }
+    CudaOptions {
+        nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
+        cache: Compiler::default_cache(),
+        ..CudaOptions::default()
+    }
 }
 
 fn cuda() -> Box<dyn Device> {

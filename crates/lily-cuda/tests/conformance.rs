@@ -1,5 +1,6 @@
 //! Every kernel on an NVIDIA GPU against its reference; reported as skipped where there is none.
 
+use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_kernels::conformance::{Bar, check_all};
 
@@ -7,7 +8,7 @@ use lily_kernels::conformance::{Bar, check_all};
 fn every_kernel_agrees_with_its_reference() {
     let options = || CudaOptions {
         nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
-        cache: std::env::var_os("LILY_CUDA_CACHE").map(Into::into),
+        cache: Compiler::default_cache(),
         ..CudaOptions::default()
     };
     match CudaDevice::new(options()) {
