@@ -9,10 +9,12 @@
 //! [`matrix`] is the layout of weight matrices in device memory. [`translate`](translate::translate) and
 //! [`prelude`] give the text to other compilers than Apple's.
 
+pub(crate) mod gemv;
 pub mod matrix;
 pub mod prelude;
 mod source;
 mod structs;
+pub(crate) mod tiles;
 pub mod translate;
 
 pub use matrix::MatrixFormat;
