@@ -12,7 +12,7 @@ pub use prepared::{PreparedArgs, PreparedBuffers};
 use lily_plan::{Access, Region};
 
 use crate::access;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuLaunch, Unsupported, msl_struct};
 use crate::math::{dot, rms_scale, rotary, sum_of_squares};
 use crate::shape::LaunchContext;
 
@@ -55,6 +55,18 @@ impl RotaryArgs {
         }
     }
 
+    /// Adds the constants of `rotary.h` to an entry.
+    pub(crate) fn constants(&self, entry: Entry) -> Result<Entry, Unsupported> {
+        if self.rotary_dim == 0 || self.rotary_dim > self.head_dim {
+            let (found, head_dim) = (self.rotary_dim, self.head_dim);
+            return Err(Unsupported(format!("rotary_dim is {found}, need 2 to {head_dim}")));
+        }
+        let mut entry =
+            head_constants(self.head_dim, entry)?.constant("ROTARY_DIM", self.rotary_dim);
+        entry.constants.push(("ROTARY_TURNS", turns(self.rotary_dim, self.theta)));
+        Ok(entry)
+    }
+
     /// Reference: `rms(x) ∘ weight`, then rotary at a position.
     pub(crate) fn norm_rotate(&self, x: &[f32], weight: &[f32], position: usize) -> Vec<f32> {
         let (head_dim, half) = (self.head_dim as usize, self.rotary_dim as usize / 2);
@@ -66,6 +78,66 @@ impl RotaryArgs {
         }
         y
     }
+}
+
+/// Frequencies of the pairs in turns per position, as 64-bit fractions of a turn: an initialiser with the
+/// high and the low word of each.
+fn turns(rotary_dim: u32, theta: f32) -> String {
+    let words = (0..rotary_dim / 2).map(|i| {
+        let turn = turn(i, rotary_dim, theta);
+        format!("{}u, {}u", turn >> 32, turn & 0xffff_ffff)
+    });
+    format!("{{{}}}", words.collect::<Vec<_>>().join(", "))
+}
+
+/// Fraction of a turn, in units of 2^-64, that a pair makes from one position to the next.
+fn turn(pair: u32, rotary_dim: u32, theta: f32) -> u64 {
+    let angle = f64::from(theta).powf(-2.0 * f64::from(pair) / f64::from(rotary_dim));
+    ((angle / std::f64::consts::TAU).fract() * 2f64.powi(64)) as u64
+}
+
+/// Adds the width of a head to an entry.
+pub(crate) fn head_constants(head_dim: u32, entry: Entry) -> Result<Entry, Unsupported> {
+    Unsupported::unless_multiple("head_dim", head_dim, 16)?;
+    Unsupported::above("head_dim", head_dim, 256)?;
+    Ok(entry.constant("HEAD_DIM", head_dim))
+}
+
+/// Adds the constants of attention itself to an entry: the scale of the scores for exponentials to the
+/// base 2, and the query heads of a KV head.
+pub(crate) fn score_constants(
+    head_dim: u32,
+    q_heads: u32,
+    kv_heads: u32,
+    entry: Entry,
+) -> Result<Entry, Unsupported> {
+    if kv_heads == 0 || !q_heads.is_multiple_of(kv_heads) {
+        let text =
+            format!("{q_heads} query heads for {kv_heads} KV heads, need a multiple of them");
+        return Err(Unsupported(text));
+    }
+    let scale = std::f64::consts::LOG2_E / f64::from(head_dim).sqrt();
+    Ok(entry.constant("GROUP", q_heads / kv_heads).float("SCORE_SCALE", scale as f32))
+}
+
+/// Query heads that one threadgroup of the packed decode form takes: those of a KV head, at most 8.
+pub(crate) fn packed_heads(group: u32) -> u32 {
+    group.next_power_of_two().min(8)
+}
+
+/// An entry of the packed decode form: constants, and threadgroups for every batch of heads.
+pub(crate) fn packed_entry(
+    heads: [u32; 3],
+    launch: &GpuLaunch<'_>,
+    entry: Entry,
+) -> Result<Entry, Unsupported> {
+    let [head_dim, q_heads, kv_heads] = heads;
+    let entry = score_constants(head_dim, q_heads, kv_heads, entry)?;
+    let group = q_heads / kv_heads;
+    let packed = packed_heads(group);
+    let [splits, _, rows] = launch.grid;
+    let grid = [splits, kv_heads * group.div_ceil(packed), rows];
+    Ok(entry.constant("HEADS", packed).over(grid, 128))
 }
 
 /// Scale of the scores of heads of `head_dim` elements.

@@ -37,14 +37,18 @@ METAL_FUNC uint input_row(uint word, uint thread_index) { return word * 16 + thr
 // Word of a thread in row `row` of x.
 METAL_FUNC uint input_word(uint row, uint thread_index) { return row * (INPUT_WIDTH / 8) + thread_index % 8; }
 
-METAL_FUNC void store_operands(
-    threadgroup uint4* stage, thread const uint4 (&inputs)[INPUT_WORDS], thread const PackedWeights& weights, uint thread_index)
-{
+// What a thread brings in a step.
+struct Operands {
+    uint4 inputs[INPUT_WORDS];
+    PackedWeights weights;
+};
+
+METAL_FUNC void store_operands(threadgroup uint4* stage, thread const Operands& operands, uint thread_index) {
 #pragma unroll
     for (uint i = 0; i < INPUT_WORDS; i++) {
-        stage[input_row(i, thread_index) * PITCH_WORDS + thread_index % 8] = inputs[i];
+        stage[input_row(i, thread_index) * PITCH_WORDS + thread_index % 8] = operands.inputs[i];
     }
-    unpack_bfloat(weights, stage + (TILE_ROWS + thread_index / 2) * PITCH_WORDS + thread_index % 2 * 4);
+    unpack_bfloat(operands.weights, stage + (TILE_ROWS + thread_index / 2) * PITCH_WORDS + thread_index % 2 * 4);
 }
 
 // Multiplies and leaves the results in `memory` as floats, rows of RESULT_PITCH, behind a barrier.
@@ -72,14 +76,13 @@ METAL_FUNC void multiply_tile(
 #endif
     tile_clear(sums);
 
-    uint4 inputs[INPUT_WORDS];
-    PackedWeights weights;
+    Operands operands;
 #pragma unroll
     for (uint i = 0; i < INPUT_WORDS; i++) {
-        inputs[i] = x[input_words[i]];
+        operands.inputs[i] = x[input_words[i]];
     }
-    load_packed(weights, codes, pairs);
-    store_operands(memory, inputs, weights, thread_index);
+    load_packed(operands.weights, codes, pairs);
+    store_operands(memory, operands, thread_index);
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     for (uint step = 0; step < INPUT_WIDTH / TILE_STEP; step++) {
@@ -87,9 +90,9 @@ METAL_FUNC void multiply_tile(
         if (more) {
 #pragma unroll
             for (uint i = 0; i < INPUT_WORDS; i++) {
-                inputs[i] = x[input_words[i] + (step + 1) * 8];
+                operands.inputs[i] = x[input_words[i] + (step + 1) * 8];
             }
-            load_packed(weights, codes + (step + 1) * (2 * PACKED_WORDS), pairs + step + 1);
+            load_packed(operands.weights, codes + (step + 1) * (2 * PACKED_WORDS), pairs + step + 1);
         }
         threadgroup uint4* stage = memory + step % STAGES * STAGE_WORDS;
 #if TENSOR_OPERATIONS
@@ -105,7 +108,7 @@ METAL_FUNC void multiply_tile(
             threadgroup_barrier(mem_flags::mem_threadgroup);
         }
         if (more) {
-            store_operands(memory + (step + 1) % STAGES * STAGE_WORDS, inputs, weights, thread_index);
+            store_operands(memory + (step + 1) % STAGES * STAGE_WORDS, operands, thread_index);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }

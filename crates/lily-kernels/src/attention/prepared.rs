@@ -9,7 +9,7 @@ use lily_plan::{Access, Binding, BufferId, Element, ReferenceIo, Region};
 
 use super::{RotaryArgs, new_keys};
 use crate::access;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, Unsupported, msl_struct};
 use crate::shape::LaunchContext;
 
 /// Indices of the bindings.
@@ -101,6 +101,15 @@ impl PreparedArgs {
             q_bf16: flag(cx.session.precision.act),
             kv_bf16: flag(cx.session.precision.kv),
         }
+    }
+
+    /// Adds the constants of the prologue to an entry.
+    pub(crate) fn constants(&self, entry: Entry) -> Result<Entry, Unsupported> {
+        if self.q_bf16 == 0 || self.kv_bf16 == 0 {
+            let text = "queries or the KV cache are f32, need bfloat16; use a CPU device for f32";
+            return Err(Unsupported(text.into()));
+        }
+        self.rotary.constants(entry)
     }
 
     /// Width of a head.

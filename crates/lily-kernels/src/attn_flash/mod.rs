@@ -9,6 +9,7 @@
 
 #[allow(unsafe_code)]
 mod cpu;
+mod policy;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
@@ -18,7 +19,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -27,7 +28,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_flash",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -113,4 +114,13 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         128,
         move |live| flops * live.lengths().iter().sum::<usize>() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let entry = attention::head_constants(a.head_dim, launch.entry("attn_flash"))?;
+    let entry = attention::score_constants(a.head_dim, a.q_heads, a.kv_heads, entry)?;
+    let row_tiles = policy::row_tiles(&launch.target);
+    let tiles = (a.step.rows * (a.q_heads / a.kv_heads)).div_ceil(32 * row_tiles);
+    Ok(entry.constant("ROW_TILES", row_tiles).over([a.kv_heads, tiles, 1], 128))
 }

@@ -16,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention::{self, blocks};
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -25,7 +25,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_merge_gate",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -97,4 +97,11 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
             (flops * used) as u64
         },
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let entry =
+        attention::head_constants(launch.args::<Args>().head_dim, launch.entry("attn_merge_gate"))?;
+    // Four times the declared threads: slots of 16 lanes share the blocks.
+    Ok(entry.over(launch.grid, 256))
 }

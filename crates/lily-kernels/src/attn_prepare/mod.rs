@@ -16,7 +16,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention::{self, RotaryArgs};
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -25,7 +25,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_prepare",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -119,4 +119,8 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         128,
         move |live| flops * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    launch.args::<Args>().rotary.constants(launch.entry("attn_prepare"))
 }

@@ -14,9 +14,9 @@ pub mod tests;
 use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
-use crate::attention::{PreparedArgs, PreparedBuffers};
+use crate::attention::{self, PreparedArgs, PreparedBuffers};
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -25,7 +25,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_short",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -75,4 +75,11 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         256,
         move |live| flops * live.lengths().iter().sum::<usize>() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let prepared = launch.args::<Args>().prepared;
+    let entry = prepared.constants(launch.entry("attn_short"))?;
+    let (head_dim, q_heads) = (prepared.rotary.head_dim, prepared.q_heads);
+    attention::score_constants(head_dim, q_heads, prepared.kv_heads, entry)
 }

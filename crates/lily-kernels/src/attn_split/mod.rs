@@ -18,7 +18,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -27,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_split",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -123,4 +123,10 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         128,
         move |live| flops * live.lengths().iter().sum::<usize>() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let entry = attention::head_constants(a.head_dim, launch.entry("attn_split"))?;
+    attention::packed_entry([a.head_dim, a.q_heads, a.kv_heads], launch, entry)
 }

@@ -17,7 +17,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::attention::{self, PreparedArgs, PreparedBuffers};
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -26,7 +26,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_split_prepare",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -92,4 +92,11 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         128,
         move |live| flops * live.lengths().iter().sum::<usize>() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let prepared = launch.args::<Args>().prepared;
+    let entry = prepared.constants(launch.entry("attn_split_prepare"))?;
+    let heads = [prepared.rotary.head_dim, prepared.q_heads, prepared.kv_heads];
+    attention::packed_entry(heads, launch, entry)
 }

@@ -6,13 +6,16 @@
 //! text; what it gives is complete Metal source. Every kernel function takes the argument struct as
 //! `constant Args& args [[buffer(0)]]` and binding `i` of the launch as `[[buffer(i + 1)]]`.
 //!
-//! [`matrix`] is the layout of weight matrices in device memory.
+//! [`matrix`] is the layout of weight matrices in device memory. [`translate`](translate::translate) and
+//! [`prelude`] give the text to other compilers than Apple's.
 
 pub(crate) mod gemv;
 pub mod matrix;
+pub mod prelude;
 mod source;
 mod structs;
 pub(crate) mod tiles;
+pub mod translate;
 
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};

@@ -10,8 +10,14 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("float.h", include_str!("../../tile/float.h")),
+    ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
+    ("attention.h", include_str!("../../prelude/attention.h")),
+    ("matrix.h", include_str!("../../tile/matrix.h")),
+    ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
+    ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
@@ -74,6 +80,7 @@ fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'sta
 
 #[cfg(test)]
 mod tests {
+    use crate::conformance::cases_in;
     use crate::gpu::{GpuLaunch, Target};
     use crate::table;
 
@@ -82,7 +89,7 @@ mod tests {
     #[test]
     fn every_text_assembles_with_its_headers_once() {
         let mut checked = 0;
-        for case in table::cases() {
+        for case in cases_in(lily_plan::Precision::BF16, table::cases) {
             let launch = &case.plan.launches()[0];
             let kernel = table::find(launch.kernel).expect("cases name kernels of the table");
             let Some(face) = kernel.gpu else { continue };

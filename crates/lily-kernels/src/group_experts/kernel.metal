@@ -47,7 +47,7 @@ METAL_FUNC void fetch_experts(
     }
 }
 
-[[kernel, max_total_threads_per_threadgroup(THREADS)]] void group_experts(
+[[kernel, max_total_threads_per_threadgroup(1024)]] void group_experts(
     constant Args& args [[buffer(0)]],
     const device int* control [[buffer(1)]],
     const device int* ids [[buffer(2)]],

@@ -1,0 +1,36 @@
+// What all attention kernels share; crate::attention in Rust.
+#pragma once
+#include "lily.h"
+
+// Stands for minus infinity, which fast arithmetic may assume not to exist. What has met no key yet gets
+// weight 0 once it is merged with something that has.
+constant constexpr float LOWEST = -1.0e30f;
+
+// Scores are kept times log2(e). The exponentials are taken from a base that follows the largest score
+// only when that exceeds it by this much, since moving it costs a pass over the outputs: weights reach
+// 2^SLACK, and f32 sums lose nothing by it.
+constant constexpr float SLACK = 8.0f;
+
+// Keys of one block when `length` keys are cut into at most `splits` blocks.
+METAL_FUNC uint block_keys(uint length, uint splits) {
+    const uint unit = 32 * splits;
+    return 32 * ((max(length, 1u) + unit - 1) / unit);
+}
+
+// Blocks in use.
+METAL_FUNC uint blocks(uint length, uint splits) {
+    const uint keys = block_keys(length, splits);
+    return (length + keys - 1) / keys;
+}
+
+// The eight bfloats of a 16-byte word.
+METAL_FUNC void unpack_eight(uint4 word, thread float (&to)[8]) {
+    to[0] = low_bfloat(word.x);
+    to[1] = high_bfloat(word.x);
+    to[2] = low_bfloat(word.y);
+    to[3] = high_bfloat(word.y);
+    to[4] = low_bfloat(word.z);
+    to[5] = high_bfloat(word.z);
+    to[6] = low_bfloat(word.w);
+    to[7] = high_bfloat(word.w);
+}
