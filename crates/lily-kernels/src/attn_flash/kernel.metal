@@ -24,6 +24,8 @@ constant constexpr uint OWN_PITCH = 40;                   // floats of scores or
 constant constexpr uint STEPS = HEAD_DIM / 16;
 constant constexpr uint COLUMNS = HEAD_DIM % 32 == 0 ? 32 : 16;  // of outputs, handled at once
 constant constexpr uint SLICES = HEAD_DIM / COLUMNS;
+constant constexpr uint NOWHERE = 0xffffffffu;
+constant constexpr bool KEYS_EARLY = ROW_TILES == 1;      // with two, registers do not suffice to load them early
 constant constexpr uint LOADS = (TILE_KEYS * WORDS + 127) / 128;
 
 struct Outputs {
@@ -105,6 +107,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
 {
     threadgroup uint4 tile[TILE_KEYS * PITCH_WORDS];
     threadgroup float4 scratch[TILE_ROWS * OWN_PITCH / 4];
+    threadgroup uint places[TILE_ROWS];  // of each row in q, gate and att; kept here to save a register
 
     const uint count = chunk_rows(control, args.step);
     const uint tiles = (args.step.rows * GROUP + TILE_ROWS - 1) / TILE_ROWS;
@@ -155,12 +158,22 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
     // A lane's row: what it sees, and its softmax so far.
     const uint pair = first + sg * ROWS + lane / ROW_LANES;
     const uint part = lane % ROW_LANES;
+    if (part == 0) {
+        const uint row = (pair / GROUP * args.kv_heads + kv_head) * GROUP + pair % GROUP;
+        places[sg * ROWS + lane / ROW_LANES] = pair < count * GROUP ? row : NOWHERE;
+    }
     const uint visible = base_position + pair / GROUP + 1;
     float base = LOWEST;
     float sum = 0.0f;
 
-    TileWords words = load_tile(keys, end, tid);
+    TileWords words;
+    if (KEYS_EARLY) {
+        words = load_tile(keys, end, tid);
+    }
     for (uint start = 0; start < end; start += TILE_KEYS) {
+        if (!KEYS_EARLY) {
+            words = load_tile(keys + start * WORDS, end - start, tid);
+        }
         store_tile(tile, words, tid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         words = load_tile(values + start * WORDS, end - start, tid);
@@ -188,7 +201,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);  // of scores to the lanes of their rows, too
         store_tile(tile, words, tid);
-        if (start + TILE_KEYS < end) {
+        if (KEYS_EARLY && start + TILE_KEYS < end) {
             words = load_tile(keys + (start + TILE_KEYS) * WORDS, end - start - TILE_KEYS, tid);
         }
 
@@ -254,14 +267,14 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         sum += simd_shuffle_xor(sum, ushort(bit));
     }
     const float scale = 1.0f / sum;
-    const uint row = (pair / GROUP * args.kv_heads + kv_head) * GROUP + pair % GROUP;
+    const uint row = places[sg * ROWS + lane / ROW_LANES];
     const device bfloat4* gates = (const device bfloat4*)gate + row * (HEAD_DIM / 4);
     device bfloat4* to = (device bfloat4*)att + row * (HEAD_DIM / 4);
     const threadgroup float4* outs = (const threadgroup float4*)(own + lane / ROW_LANES * OWN_PITCH);
 #pragma unroll
     for (uint c = 0; c < SLICES; c++) {
         store_slice(outputs.at[c], own);
-        if (pair < count * GROUP) {
+        if (row != NOWHERE) {
 #pragma unroll
             for (uint at = part; at < COLUMNS / 4; at += ROW_LANES) {
                 const float4 open = float4(gates[c * (COLUMNS / 4) + at]);
