@@ -18,7 +18,7 @@ use half::bf16;
 use lily_plan::{Access, Element, ReferenceIo, Region};
 
 use crate::access;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, Unsupported, msl_struct};
 use crate::math::{dot, sigmoid, silu, softplus, sum_of_squares};
 use crate::shape::{CHUNK, CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
 
@@ -58,6 +58,24 @@ impl GdnArgs {
             state_slots: cx.session.state_slots() as u32,
             act_bf16: u32::from(cx.session.act() == Element::Bf16),
         }
+    }
+
+    /// The constants of `gdn.h`. 8 lanes share a row of the state as float4, and a threadgroup owns 16
+    /// rows of it.
+    pub fn constants(&self, entry: Entry) -> Result<Entry, Unsupported> {
+        Unsupported::unless_multiple("the width of DeltaNet keys", self.k_dim, 32)?;
+        Unsupported::unless_multiple("the width of DeltaNet values", self.v_dim, 16)?;
+        Unsupported::above("the width of DeltaNet keys", self.k_dim, 256)?;
+        Unsupported::above("the width of DeltaNet values", self.v_dim, 256)?;
+        Unsupported::above("the number of taps of the convolution", self.conv_width, 8)?;
+        Ok(entry
+            .constant("K_HEADS", self.k_heads)
+            .constant("V_HEADS", self.v_heads)
+            .constant("K_DIM", self.k_dim)
+            .constant("V_DIM", self.v_dim)
+            .constant("CONV_WIDTH", self.conv_width)
+            .float("L2_EPS", L2_EPS)
+            .float("QUERY_SCALE", 1.0 / (self.k_dim as f32).sqrt()))
     }
 
     /// Channels of the convolution: q, k, v.

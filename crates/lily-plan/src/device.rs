@@ -58,6 +58,28 @@ pub enum DeviceError {
         /// Index of the launch.
         launch: usize,
     },
+    /// A kernel does not support a launch of the plan.
+    #[error(
+        "kernel `{kernel}` on device {device} cannot run launch {launch} of the plan: {reason}"
+    )]
+    Unsupported {
+        /// Device name.
+        device: String,
+        /// Kernel name.
+        kernel: String,
+        /// Index of the launch.
+        launch: usize,
+        /// What was found, and what the kernel needs.
+        reason: String,
+    },
+    /// The device, or something that it needs, is not there or does not answer.
+    #[error("device {device}: {reason}")]
+    Unavailable {
+        /// Device name.
+        device: String,
+        /// What is missing or failed, and what to do.
+        reason: String,
+    },
     /// A weight buffer of the plan has no weight, or one of another shape.
     #[error(
         "weight `{name}` {found}, need {expected}; the checkpoint does not match its config.json"
@@ -136,6 +158,61 @@ pub trait Device: Send {
 
     /// The allocated buffers.
     fn buffers(&self) -> &Arc<Buffers>;
+
+    /// Asks for a few bytes of a buffer as they are after everything submitted so far, without
+    /// waiting; [`fetched`](Device::fetched) hands them out. So a host may submit further steps before
+    /// it looks at the last one.
+    fn fetch(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Fetch, DeviceError> {
+        let mut fetch = Fetch::ready(bytes)?;
+        self.read(buffer, offset, fetch.bytes_mut())?;
+        Ok(fetch)
+    }
+
+    /// Waits for the bytes of a fetch, and for nothing submitted after it.
+    fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
+        Ok(fetch)
+    }
+}
+
+/// Most bytes of one [`Device::fetch`].
+pub const FETCH_BYTES: usize = 64;
+
+/// Bytes that were asked for; they are there once [`Device::fetched`] has returned it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetch {
+    bytes: [u8; FETCH_BYTES],
+    count: usize,
+    /// The device's own number of a fetch under way.
+    pub ticket: u64,
+}
+
+impl Fetch {
+    /// Room for `count` bytes.
+    ///
+    /// # Errors
+    /// More than [`FETCH_BYTES`].
+    pub fn ready(count: usize) -> Result<Self, DeviceError> {
+        if count > FETCH_BYTES {
+            let message = format!("a fetch of {count} bytes, need at most {FETCH_BYTES}");
+            return Err(DeviceError::Usage(message));
+        }
+        Ok(Self { bytes: [0; FETCH_BYTES], count, ticket: 0 })
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+
+    /// The bytes, to be filled by a device.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.count]
+    }
 }
 
 /// Reads `count` elements of an f32 or bfloat16 buffer as f32.

@@ -1,11 +1,13 @@
 //! The command line.
 
 mod answer;
+mod bench;
 mod serve;
 
 use std::path::PathBuf;
 
 pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
+pub use bench::BenchArgs;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub use serve::ServeArgs;
@@ -35,6 +37,11 @@ pub enum Command {
     /// Answer requests over HTTP, in the shape of the OpenAI API.
     #[command(after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768")]
     Serve(ServeArgs),
+    /// Measure prefill and decode speed over growing prompts.
+    #[command(
+        after_help = "Example:\n  lily bench --preset qwen3.6-35b-a3b --device cuda --chunk 2048 --json bench.json"
+    )]
+    Bench(BenchArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
     #[command(
         after_help = "Example:\n  lily eval -m tests/golden/heads --reference tests/golden/heads --exact --json"
@@ -84,10 +91,12 @@ pub struct ModelArgs {
 /// Devices of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// The best device of this machine; the CPU is the only one so far.
+    /// The best device of this machine; the CPU so far, ask for others by name.
     Auto,
     /// The processor.
     Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
 }
 
 /// `lily eval`.

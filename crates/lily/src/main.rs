@@ -5,6 +5,7 @@
 mod answer;
 mod args;
 mod commands;
+mod device;
 mod interrupt;
 mod model;
 mod output;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(args),
         Command::Serve(args) => commands::serve::run(args),
+        Command::Bench(args) => commands::bench::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),

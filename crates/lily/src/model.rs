@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lily_chat::builtin_model;
-use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::sampling::Sampling;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use tempfile::TempDir;
 
-use crate::args::{DeviceChoice, ModelArgs};
+use crate::args::ModelArgs;
+use crate::device::{self, Opened};
 use crate::output::note;
 
 /// The folder of a model.
@@ -88,36 +88,39 @@ impl Source {
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
     pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        let opened = device::open(args)?;
+        let options = EngineOptions {
+            context,
+            chunk: args.chunk,
+            all_logits,
+            run_ahead: opened.steps_ahead.max(1),
+            steps_ahead: opened.steps_ahead,
+            memory_limit: opened.memory_limit,
+            ..EngineOptions::default()
+        };
+        self.load_on(opened, options)
+    }
+
+    /// As [`load`](Self::load), on a device that is open.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_on(self, opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.folder)?;
         for warning in checkpoint.warnings() {
             note(format_args!("lily: warning: {warning}"));
         }
         let config = checkpoint.config();
-        if context > config.max_position_embeddings {
+        if options.context > config.max_position_embeddings {
             note(format_args!(
-                "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
-                config.max_position_embeddings
+                "lily: warning: a context of {} tokens is longer than the {} the model was made for",
+                options.context, config.max_position_embeddings
             ));
         }
         let stop_ids = stop_tokens(&self.folder, config)?;
-        let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-        let device = match args.device {
-            DeviceChoice::Auto | DeviceChoice::Cpu => CpuDevice::new(CpuOptions {
-                numerics,
-                threads: args.threads,
-                ..CpuOptions::default()
-            }),
-        };
-        let options = EngineOptions {
-            context,
-            chunk: args.chunk,
-            all_logits,
-            memory_limit: lily_cpu::memory_limit(),
-            ..EngineOptions::default()
-        };
         let weights = checkpoint.weights()?;
-        let engine = Engine::new(Box::new(device), model_shape(config), weights, options)
+        let engine = Engine::new(opened.device, model_shape(config), weights, options)
             .with_context(|| format!("cannot run {}", self.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program
         // is killed; a system that refuses gets a second try when the folder is dropped.

@@ -12,7 +12,7 @@ use lily_plan::{Binding, BufferId, Launch, Region, control};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -21,7 +21,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "advance",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -63,4 +63,8 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let written = access::sequences(cx, |s, _, _| vec![Region::at([s])]);
     let control = Binding::owned("control", buffers.control, access::sequence_rows(cx), written);
     Launch::new(KERNEL.name, cx.layer, args, vec![control], [1, 1, 1], 32, |_| 0)
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    Ok(launch.entry("advance"))
 }

@@ -5,6 +5,7 @@
 //! normalised next; the gate is rounded to act. The norm's weight is already in `xn`; `x_ss` gives
 //! its scale. Decode is a GEMV with 8 matrix rows for each threadgroup, prefill a GEMM.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -127,4 +129,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         cx.projection_threads(),
         move |live| 2 * macs * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
+    let rows = 2 * (a.q_heads + a.kv_heads) * a.head_dim;
+    let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
+    let tile = gemv.wide(launch.target, a.step.rows);
+    let entry = gemv.constants(launch.entry("attn_in"), tile).constant("HEAD_DIM", a.head_dim);
+    Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

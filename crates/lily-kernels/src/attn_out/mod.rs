@@ -3,6 +3,7 @@
 //! Decode is a GEMV with 8 output rows for each threadgroup, prefill a GEMM with 64 columns. `att`
 //! is already gated.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -13,7 +14,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -23,7 +25,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "attn_out",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -84,4 +86,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         cx.projection_threads(),
         move |live| 2 * macs * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
+    let (rows, columns) = (a.residual.hidden, a.residual.ss_columns);
+    let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.q_width, rows };
+    let tile = gemv.residual(launch.target, columns, a.step.rows);
+    let entry = gemv.constants(launch.entry("attn_out"), tile).constant("COLUMNS", columns);
+    Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

@@ -13,7 +13,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -23,7 +23,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "combine",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -71,4 +71,15 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 64, move |live| {
         flops * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let (hidden, ss_columns) = (a.residual.hidden, a.residual.ss_columns);
+    Unsupported::unless_multiple("hidden", hidden, 8)?;
+    Ok(launch
+        .entry("combine")
+        .constant("HIDDEN", hidden)
+        .constant("SLOTS", a.slots)
+        .constant("SS_COLUMNS", ss_columns))
 }

@@ -15,7 +15,8 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::Gemv;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +26,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "embed",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -102,4 +103,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         256,
         move |live| (4 * hidden * live.rows().len()) as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let columns = a.residual.ss_columns;
+    if columns != 8 && columns != 64 {
+        return Err(Unsupported(format!("sums of squares have {columns} columns, need 8 or 64")));
+    }
+    let format = launch.format(bind::WEIGHT)?;
+    let gemv = Gemv { format, k: a.residual.hidden, rows: a.vocab };
+    let function = if a.step.is_prefill() { "embed_chunk" } else { "embed" };
+    Ok(gemv.matrix(launch.entry(function)).over(launch.grid, 32))
 }

@@ -15,7 +15,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::Gemv;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::routing::{RoutingArgs, RoutingSource, chosen_experts};
 use crate::shape::{LaunchContext, StepArgs};
@@ -26,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "experts_down",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -134,4 +135,18 @@ fn record(
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 64, move |live| {
         2 * macs * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let (hidden, columns) = (a.residual.hidden, a.residual.ss_columns);
+    if columns != 8 {
+        return Err(Unsupported(format!("sums of squares have {columns} columns, need 8")));
+    }
+    let rows = (a.routing.experts + 1) * hidden;
+    let gemv = Gemv { format: launch.format(bind::DOWN)?, k: a.inner, rows };
+    let tile = gemv.short(a.routing.slots() as u32);
+    let function = if a.fused != 0 { "experts_down_fused" } else { "experts_down" };
+    let entry = gemv.constants(launch.entry(function), tile).constant("HIDDEN", hidden);
+    a.routing.constants(entry.over([hidden / columns, a.step.rows, 1], tile.threads()))
 }

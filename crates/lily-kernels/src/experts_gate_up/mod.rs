@@ -16,7 +16,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::Gemv;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::routing::{RoutingArgs, RoutingSource, chosen_experts};
 use crate::shape::{LaunchContext, StepArgs};
@@ -27,7 +28,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "experts_gate_up",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -130,4 +131,20 @@ fn record(
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 64, move |live| {
         2 * macs * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let (columns, slots) = (2 * a.inner, a.routing.slots() as u32);
+    let rows = (a.routing.experts + 1) * columns;
+    let gemv = Gemv { format: launch.format(bind::GATE_UP)?, k: a.norm.hidden, rows };
+    // Every row of scratch has experts of its own.
+    let tile = gemv.wide(launch.target, 1);
+    Unsupported::unless_multiple("twice the inner width of an expert", columns, tile.rows())?;
+    let entry = gemv
+        .constants(launch.entry("experts_gate_up"), tile)
+        .constant("INNER", a.inner)
+        .constant("FUSED", a.fused);
+    let grid = [columns / tile.rows(), slots, a.step.rows];
+    a.routing.constants(entry.over(grid, tile.threads()))
 }

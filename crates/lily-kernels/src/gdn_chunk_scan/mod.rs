@@ -24,7 +24,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{CHUNK, LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -33,7 +33,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_chunk_scan",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -121,4 +121,10 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         128,
         move |live| flops * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let args: Args = launch.args();
+    Unsupported::above("the width of DeltaNet keys", args.gdn.k_dim, 128)?;
+    args.gdn.constants(launch.entry("gdn_chunk_scan"))
 }

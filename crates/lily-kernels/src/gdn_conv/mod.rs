@@ -20,7 +20,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::cpu::CpuFace;
 use crate::gdn::{self, GdnArgs};
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -29,7 +29,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_conv",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -115,4 +115,12 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         256,
         move |live| flops * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let args: Args = launch.args();
+    // A thread for each channel of a query and its key, or of two values.
+    let threads = (2 * args.gdn.k_dim.max(args.gdn.v_dim)).next_multiple_of(32);
+    let entry = launch.entry("gdn_conv").constant("THREADS", threads);
+    Ok(args.gdn.constants(entry)?.over(launch.grid, threads))
 }

@@ -11,7 +11,7 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -20,7 +20,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_gate",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -86,4 +86,10 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         256,
         move |live| flops * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let args: Args = launch.args();
+    Unsupported::unless_multiple("the width of DeltaNet values", args.v_dim, 4)?;
+    Ok(launch.entry("gdn_gate").constant("V_HEADS", args.v_heads).constant("V_DIM", args.v_dim))
 }

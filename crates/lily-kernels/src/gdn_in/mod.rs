@@ -4,6 +4,7 @@
 //! the channels go straight to this position's slot of the convolution ring, so nothing is shifted;
 //! in prefill to `qkv`. The norm's weight is already in `xn`; `x_ss` gives its scale.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -14,7 +15,8 @@ use lily_plan::{Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -24,7 +26,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_in",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -111,4 +113,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         cx.projection_threads(),
         move |live| 2 * macs * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
+    let rows = a.conv_channels + a.v_width + 2 * a.v_heads;
+    let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
+    let tile = gemv.wide(launch.target, a.step.rows);
+    let entry = gemv.constants(launch.entry("gdn_in"), tile);
+    Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

@@ -5,6 +5,7 @@
 //! kernel: one factor for each head, from the partial sums `o_ss`. Prefill: `x += og · Wᵀ`, the norm
 //! is complete. Both end with the residual epilogue (see [`crate::residual`]).
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::residual::{ResidualArgs, ResidualBuffers};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "gdn_out",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -101,4 +103,24 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         cx.projection_threads(),
         move |live| 2 * macs * live.rows().len() as u64,
     )
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
+    // The codes that a lane loads at once have one factor.
+    Unsupported::unless_multiple("the width of a value head", a.v_dim, 32)?;
+    let (rows, columns) = (a.residual.hidden, a.residual.ss_columns);
+    let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.v_heads * a.v_dim, rows };
+    let tile = gemv.residual(launch.target, columns, a.step.rows);
+    let function = if a.step.is_prefill() { "gdn_out_normed" } else { "gdn_out" };
+    let entry = gemv
+        .constants(launch.entry(function), tile)
+        .constant("COLUMNS", columns)
+        .constant("V_HEADS", a.v_heads)
+        .constant("V_DIM", a.v_dim)
+        .constant("O_SS_SLICES", a.o_ss_slices);
+    Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

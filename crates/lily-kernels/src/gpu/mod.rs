@@ -6,11 +6,16 @@
 //! text; what it gives is complete Metal source. Every kernel function takes the argument struct as
 //! `constant Args& args [[buffer(0)]]` and binding `i` of the launch as `[[buffer(i + 1)]]`.
 //!
-//! [`matrix`] is the layout of weight matrices in device memory.
+//! [`matrix`] is the layout of weight matrices in device memory. [`translate`](translate::translate) and
+//! [`prelude`] give the text to other compilers than Apple's.
 
+pub(crate) mod gemv;
 pub mod matrix;
+pub mod prelude;
 mod source;
 mod structs;
+pub(crate) mod tiles;
+pub mod translate;
 
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};
@@ -60,7 +65,8 @@ impl GpuLaunch<'_> {
 
     /// An entry over the declared grid and threads.
     pub fn entry(&self, function: &'static str) -> Entry {
-        Entry { function, constants: Vec::new(), grid: self.grid, threads: self.threads }
+        let (grid, threads) = (self.grid, self.threads);
+        Entry { function, text: None, constants: Vec::new(), grid, threads }
     }
 }
 
@@ -101,11 +107,22 @@ impl Target {
     pub const TEST: Self = Self { family: Family::Test, products: Products::SimdgroupMatrix };
 }
 
+/// One file of Metal text in a kernel's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text {
+    /// Name of the file.
+    pub name: &'static str,
+    /// What is in it.
+    pub content: &'static str,
+}
+
 /// The function that serves a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name in the kernel's text.
     pub function: &'static str,
+    /// The text with the function, if it is not the face's own.
+    pub text: Option<Text>,
     /// Preprocessor constants in front of the text, by name.
     pub constants: Vec<(&'static str, String)>,
     /// Threadgroups.
@@ -124,6 +141,12 @@ impl Entry {
     /// Adds a float constant, with all of its digits.
     pub fn float(mut self, name: &'static str, value: f32) -> Self {
         self.constants.push((name, format!("{value:e}f")));
+        self
+    }
+
+    /// Takes the function from another file of the kernel's folder.
+    pub fn from_text(mut self, name: &'static str, content: &'static str) -> Self {
+        self.text = Some(Text { name, content });
         self
     }
 

@@ -2,17 +2,30 @@
 
 use std::fmt::Write as _;
 
-use super::{Entry, GpuFace};
+use super::{Entry, GpuFace, Text};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
-    ("attention.h", include_str!("../../prelude/attention.h")),
+    ("affine.h", include_str!("../../format/affine.h")),
+    ("gemv.h", include_str!("../../prelude/gemv.h")),
+    ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
-    ("matrix.h", include_str!("../../tile/matrix.h")),
+    ("float.h", include_str!("../../tile/float.h")),
+    ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
+    ("residual.h", include_str!("../../prelude/residual.h")),
+    ("attention.h", include_str!("../../prelude/attention.h")),
+    ("matrix.h", include_str!("../../tile/matrix.h")),
     ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
     ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
+    ("dequantise.h", include_str!("../../format/dequantise.h")),
+    ("gemm.h", include_str!("../../tile/gemm.h")),
+    ("grouped.h", include_str!("../../tile/grouped.h")),
+    ("mma.h", include_str!("../../tile/mma.h")),
+    ("residual_tile.h", include_str!("../../tile/residual_tile.h")),
+    ("row_scales.h", include_str!("../../tile/row_scales.h")),
+    ("tensor.h", include_str!("../../tile/tensor.h")),
 ];
 
 /// Metal source with everything in it but the system headers.
@@ -37,7 +50,9 @@ impl Source {
         }
         text += &(face.args)();
         let mut included = Vec::new();
-        insert(&mut text, &format!("{kernel}/kernel.metal"), face.text, &mut included);
+        let own = Text { name: "kernel.metal", content: face.text };
+        let Text { name, content } = entry.text.unwrap_or(own);
+        insert(&mut text, &format!("{kernel}/{name}"), content, &mut included);
         Self { text, function: entry.function }
     }
 }

@@ -17,9 +17,9 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::routing::{RoutingArgs, session_work_entries, sorted_rows};
-use crate::shape::{LaunchContext, StepArgs};
+use crate::shape::{GROUPED_TILE_ROWS, LaunchContext, StepArgs};
 use crate::table::Kernel;
 
 /// Table entry.
@@ -27,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "group_experts",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -83,4 +83,17 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     Launch::new(KERNEL.name, cx.layer, args, bindings, [1, 1, 1], 1024, move |live| {
         flops * live.rows().len() as u64
     })
+}
+
+/// Bytes of threadgroup memory that the counters may take.
+const COUNTER_BYTES: u32 = 20 << 10;
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    // Counters of a share have 16 bits.
+    Unsupported::above("the number of tokens", a.step.rows, u32::from(u16::MAX))?;
+    let shares = (COUNTER_BYTES / (2 * (a.routing.experts + 1))).min(launch.threads / 32);
+    let entry = launch.entry("group_experts").over([1, 1, 1], 32 * shares);
+    let entry = entry.constant("SHARES", shares).constant("TILE_ROWS", GROUPED_TILE_ROWS as u64);
+    a.routing.constants(entry)
 }

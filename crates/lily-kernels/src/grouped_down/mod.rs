@@ -15,7 +15,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::tiles::Product;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::routing::{
     RoutingArgs, RoutingSource, chosen_experts, session_work_entries, sorted_rows,
 };
@@ -27,7 +28,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "grouped_down",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -105,4 +106,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 128, move |live| {
         2 * macs * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let product = Product {
+        weight: bind::DOWN,
+        k: a.inner,
+        outputs: a.hidden,
+        experts: a.routing.experts + 1,
+    };
+    let entry = product.grouped(launch, "grouped_down", launch.grid[1])?;
+    Ok(entry.constant("SLOTS", a.routing.slots() as u64))
 }

@@ -15,7 +15,8 @@ use lily_plan::{Binding, BufferId, Launch};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::tiles::{Product, TILE_COLUMNS};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::routing::{RoutingSource, chosen_experts, session_work_entries, sorted_rows};
 use crate::shape::{LaunchContext, StepArgs};
@@ -26,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "grouped_gate_up",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -40,6 +41,8 @@ msl_struct! {
         pub norm: NormArgs,
         /// Inner width of an expert.
         pub inner: u32,
+        /// Routed experts.
+        pub experts: u32,
     }
 }
 
@@ -80,6 +83,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         entries: session_work_entries(cx) as u32,
         norm: NormArgs::new(cx),
         inner: shape.inner as u32,
+        experts: shape.experts as u32,
     };
     let experts = chosen_experts(cx, RoutingSource::Work(buffers.work));
     let bindings = vec![
@@ -97,4 +101,17 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 128, move |live| {
         2 * macs * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    // A tile holds whole pairs of gate and up.
+    Unsupported::unless_multiple("the inner width of an expert", a.inner, TILE_COLUMNS / 2)?;
+    let product = Product {
+        weight: bind::GATE_UP,
+        k: a.norm.hidden,
+        outputs: 2 * a.inner,
+        experts: a.experts + 1,
+    };
+    product.grouped(launch, "grouped_gate_up", launch.grid[1])
 }

@@ -19,7 +19,8 @@ use lily_plan::{Access, Binding, BufferId, Launch, Region};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::Gemv;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, LiveRows, StepArgs};
 use crate::table::Kernel;
@@ -29,7 +30,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "head",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -179,4 +180,19 @@ fn first_row() -> Access {
     Access::new(Region::at([0]), |live| {
         if live.rows().is_empty() { Vec::new() } else { vec![Region::at([0])] }
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let step_rows = if a.last_row != 0 { 1 } else { a.step.rows };
+    let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows: a.vocab };
+    Unsupported::unless_multiple("the number of rows of a candidate", a.head_rows, 32)?;
+    let tile = gemv.head(a.head_rows, step_rows);
+    if a.vocab < tile.simd_rows() {
+        let need = tile.simd_rows();
+        return Err(Unsupported(format!("the vocabulary has {} ids, need {need}", a.vocab)));
+    }
+    let function = if a.candidates != 0 { "head" } else { "head_all" };
+    let entry = gemv.constants(launch.entry(function), tile).constant("HEAD_ROWS", a.head_rows);
+    Ok(entry.over(gemv.grid(tile, step_rows), tile.threads()))
 }

@@ -5,6 +5,7 @@
 //! Decode: a threadgroup owns 2 matrix rows, because the matrix is small and latency decides.
 //! Prefill: 64 matrix rows and 32 tokens.
 
+mod chunk;
 #[allow(unsafe_code)]
 mod cpu;
 mod reference;
@@ -15,7 +16,8 @@ use lily_plan::{Binding, BufferId, Launch, Step};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::gemv::{GEMV_ROWS, Gemv};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
@@ -25,7 +27,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "router",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -88,4 +90,16 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     Launch::new(KERNEL.name, cx.layer, args, bindings, grid, cx.projection_threads(), move |live| {
         2 * macs * live.rows().len() as u64
     })
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    if a.step.is_prefill() && a.step.rows > GEMV_ROWS {
+        return chunk::chunk_entry(launch);
+    }
+    let format = launch.format(bind::WEIGHT)?;
+    let gemv = Gemv { format, k: a.norm.hidden, rows: a.experts + 1 };
+    let tile = gemv.narrow(a.step.rows);
+    let entry = gemv.constants(launch.entry("router"), tile);
+    Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

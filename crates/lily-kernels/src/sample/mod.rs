@@ -21,7 +21,7 @@ use lily_plan::{Access, Binding, BufferId, Launch, Live, Region, Step, control};
 
 use crate::access;
 use crate::cpu::CpuFace;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -30,7 +30,7 @@ pub const KERNEL: Kernel = Kernel {
     name: "sample",
     reference: reference::run,
     cpu: CpuFace { tiles: cpu::tiles, run: cpu::run },
-    gpu: None,
+    gpu: Some(GpuFace { text: include_str!("kernel.metal"), args: Args::text, entry }),
 };
 
 msl_struct! {
@@ -186,4 +186,11 @@ fn sequence_range(cx: &LaunchContext<'_>) -> Range<usize> {
         Step::Decode { batch } => 0..batch,
         Step::Prefill { sequence, .. } => sequence..sequence + 1,
     }
+}
+
+fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
+    let a: Args = launch.args();
+    let threads = a.head_tiles.next_multiple_of(32).clamp(32, 1024);
+    let entry = launch.entry("sample").over(launch.grid, threads);
+    Ok(entry.constant("THREADS", threads).constant("SIMDGROUPS", threads / 32))
 }

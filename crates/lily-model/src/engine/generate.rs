@@ -1,10 +1,11 @@
 //! The generation loop.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-use lily_plan::{control, read_i32, write_i32};
+use lily_plan::{control, write_i32};
 
-use super::{Engine, EngineError, OUTPUT_RING, SequenceId};
+use super::{Engine, EngineError, SequenceId};
 use crate::plan::{Choice, PrefillEnd};
 use crate::sampling::{Sampling, TokenCounts};
 
@@ -90,7 +91,11 @@ impl Engine {
         }
         let start = self.sequence(sequence)?.position();
         let mut submitted = 0;
+        let mut ahead = VecDeque::with_capacity(1 + self.options.steps_ahead);
         for read in 0.. {
+            if let Some(fetch) = ahead.pop_front() {
+                self.receive_control(sequence, fetch)?;
+            }
             let token = self.chosen(sequence, start, read)?;
             let position = start + read;
             if let Some(finish) =
@@ -105,6 +110,7 @@ impl Engine {
             }
             while submitted <= read + self.options.steps_ahead {
                 self.submit_step(sequence, start + submitted)?;
+                ahead.push_back(self.fetch_control(sequence)?);
                 submitted += 1;
             }
             self.sequences[sequence.0].tokens.push(token);
@@ -216,20 +222,16 @@ impl Engine {
         Ok(result?)
     }
 
-    /// The `index`-th chosen token; `start` tokens were in the states when the first was chosen.
+    /// The `index`-th chosen token, from the control row after its step; `start` tokens were in the
+    /// states when the first was chosen.
     fn chosen(
         &mut self,
         sequence: SequenceId,
         start: usize,
         index: usize,
     ) -> Result<u32, EngineError> {
-        if index > 0 {
-            self.read_control(sequence)?;
-        }
         let row = self.sequences[sequence.0].control;
-        let slot = sequence.0 * OUTPUT_RING + index % OUTPUT_RING;
-        let token = read_i32(self.device.as_mut(), self.buffers.output, slot, 1)?[0];
-        match u32::try_from(token) {
+        match u32::try_from(row[control::TOKEN]) {
             Ok(token) if row[control::PRODUCED] as usize > index => Ok(token),
             // The device halts before the host does only where it met a NaN.
             _ => {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lily_plan::{DeviceError, control, write_i32};
+use lily_plan::{DeviceError, Fetch, control, write_i32};
 
 use super::{Engine, EngineError};
 
@@ -173,6 +173,34 @@ impl Engine {
             Ok(())
         })?;
         self.sequences[sequence.0].control = row;
+        Ok(())
+    }
+
+    /// Asks for the device's control row as it is after what is submitted now.
+    pub(crate) fn fetch_control(&mut self, sequence: SequenceId) -> Result<Fetch, EngineError> {
+        let (offset, bytes) = (4 * sequence.0 * control::WORDS, 4 * control::WORDS);
+        let result = self.device.fetch(self.buffers.control, offset, bytes);
+        if result.is_err() {
+            self.sequences[sequence.0].fail();
+        }
+        Ok(result?)
+    }
+
+    /// Waits for a control row that was asked for, and makes it the host's.
+    pub(crate) fn receive_control(
+        &mut self,
+        sequence: SequenceId,
+        fetch: Fetch,
+    ) -> Result<(), EngineError> {
+        let result = self.device.fetched(fetch);
+        if result.is_err() {
+            self.sequences[sequence.0].fail();
+        }
+        let words = result?;
+        let row = &mut self.sequences[sequence.0].control;
+        for (word, bytes) in row.iter_mut().zip(words.bytes().as_chunks::<4>().0) {
+            *word = i32::from_le_bytes(*bytes);
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! same bytes on every machine, whatever the number of threads.
 
 mod folder;
+mod memory;
 mod plan;
 mod presets;
 mod random;
@@ -20,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 
+pub use memory::random_weights;
 pub use plan::{SynthPlan, plan};
 pub use presets::{PRESETS, config_for, preset, truncate_layers};
 pub use writer::write;

@@ -1,0 +1,281 @@
+//! The `Device` trait on an NVIDIA GPU.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lily_kernels::gpu::{Family, GpuLaunch, MatrixFormat, Products, Source, Target};
+use lily_kernels::table;
+use lily_plan::{
+    BufferId, BufferKind, Buffers, Device, DeviceError, Plan, PlanId, Precision, Weight, Weights,
+    check_weights,
+};
+
+use crate::compiler::{Architecture, Compiler};
+use crate::driver::{DeviceInfo, DeviceMemory, Function, Gpu, Graph, KernelLaunch};
+use crate::error::CudaError;
+use crate::upload::Uploader;
+
+/// Device memory that stays free for the driver: contexts, modules, graphs.
+const HEADROOM_BYTES: u64 = 512 << 20;
+
+/// How the CUDA device runs.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Number of the GPU.
+    pub index: usize,
+    /// The NVRTC library; `None` looks for it.
+    pub nvrtc: Option<PathBuf>,
+    /// Folder of compiled kernels; `None` keeps none.
+    pub cache: Option<PathBuf>,
+}
+
+/// A compiled plan.
+struct Compiled {
+    plan: Arc<Plan>,
+    launches: Vec<KernelLaunch>,
+    graph: Graph,
+}
+
+/// An NVIDIA GPU as a device.
+pub struct CudaDevice {
+    // Before the memory that they use.
+    plans: Vec<Compiled>,
+    functions: HashMap<Source, Function>,
+    memory: Vec<DeviceMemory>,
+    formats: Vec<Option<MatrixFormat>>,
+    buffers: Arc<Buffers>,
+    compiler: Compiler,
+    gpu: Arc<Gpu>,
+}
+
+impl CudaDevice {
+    /// Opens a GPU.
+    pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
+        Ok(Self {
+            plans: Vec::new(),
+            functions: HashMap::new(),
+            memory: Vec::new(),
+            formats: Vec::new(),
+            buffers: Arc::default(),
+            compiler: Compiler::new(options.nvrtc, options.cache),
+            gpu: Gpu::open(options.index)?,
+        })
+    }
+
+    /// What the GPU is.
+    pub fn info(&self) -> &DeviceInfo {
+        self.gpu.info()
+    }
+
+    /// Bytes that weights and sessions may take now.
+    pub fn memory_limit(&self) -> Result<u64, CudaError> {
+        Ok(self.gpu.memory()?.0.saturating_sub(HEADROOM_BYTES))
+    }
+
+    /// Seconds that the GPU takes for a plan, `runs` times one after the other: the plan runs.
+    pub fn time(&mut self, plan: PlanId, runs: usize) -> Result<f64, DeviceError> {
+        let graph = &self.plan(plan)?.graph;
+        let start = self.gpu.mark()?;
+        for _ in 0..runs {
+            self.gpu.run(graph)?;
+        }
+        let end = self.gpu.mark()?;
+        Ok(f64::from(end.since(&start)?) / 1e3 / runs as f64)
+    }
+
+    fn architecture(&self) -> Architecture {
+        let (major, minor) = self.info().capability;
+        Architecture::of(major, minor)
+    }
+
+    fn target(&self) -> Target {
+        let (major, minor) = self.info().capability;
+        Target {
+            family: Family::Nvidia { capability: 10 * major + minor },
+            products: Products::SimdgroupMatrix,
+        }
+    }
+
+    fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
+        self.plans.get(plan.0).ok_or_else(|| {
+            let found = self.plans.len();
+            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
+        })
+    }
+
+    /// A launch of a plan with its function compiled and its addresses resolved.
+    fn prepare(&mut self, plan: &Plan, index: usize) -> Result<KernelLaunch, DeviceError> {
+        let launch = &plan.launches()[index];
+        let missing = || DeviceError::MissingKernel {
+            device: "cuda".into(),
+            kernel: launch.kernel.into(),
+            launch: index,
+        };
+        let kernel = table::find(launch.kernel).ok_or_else(missing)?;
+        let face = kernel.gpu.ok_or_else(missing)?;
+        let formats: Vec<Option<MatrixFormat>> =
+            launch.bindings.iter().map(|b| self.formats[b.buffer.index()]).collect();
+        let view = GpuLaunch {
+            args: &launch.args,
+            grid: launch.grid,
+            threads: launch.threads,
+            formats: &formats,
+            target: self.target(),
+        };
+        let entry = (face.entry)(&view).map_err(|reason| DeviceError::Unsupported {
+            device: "cuda".into(),
+            kernel: launch.kernel.into(),
+            launch: index,
+            reason: reason.to_string(),
+        })?;
+        let source = Source::assemble(kernel.name, &face, &entry);
+        let function = match self.functions.get(&source) {
+            Some(function) => function.clone(),
+            None => {
+                let cubin = self.compiler.compile(kernel.name, &source, &self.architecture())?;
+                let function = self.gpu.load(&cubin.image, entry.function)?;
+                self.functions.insert(source, function.clone());
+                function
+            }
+        };
+        Ok(KernelLaunch {
+            function,
+            grid: entry.grid,
+            threads: entry.threads,
+            args: launch.args.clone(),
+            pointers: launch
+                .bindings
+                .iter()
+                .map(|b| self.memory[b.buffer.index()].address())
+                .collect(),
+        })
+    }
+
+    fn range(
+        &self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+        verb: &str,
+    ) -> Result<(), DeviceError> {
+        let declared = self.buffers.get(buffer);
+        if declared.kind == BufferKind::Weight {
+            return Err(DeviceError::Usage(format!(
+                "{} is a weight, weights are not {verb}",
+                declared.name
+            )));
+        }
+        let size = self.memory[buffer.index()].bytes();
+        if offset.checked_add(bytes).is_none_or(|end| end > size) {
+            return Err(DeviceError::Usage(format!(
+                "{bytes} bytes at {offset} of {} are {verb}, it has {size}",
+                declared.name
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> &str {
+        "cuda"
+    }
+
+    fn precision(&self) -> Precision {
+        Precision::BF16
+    }
+
+    fn allocate(
+        &mut self,
+        buffers: &Arc<Buffers>,
+        mut weights: Weights,
+    ) -> Result<(), DeviceError> {
+        check_weights(buffers, &weights)?;
+        self.plans.clear();
+        self.memory.clear();
+        self.formats.clear();
+        self.buffers = buffers.clone();
+        let mut uploader = Uploader::new(&self.gpu)?;
+        for (_, buffer) in buffers.iter() {
+            let weight = match buffer.kind {
+                BufferKind::Weight => weights.remove(&buffer.name),
+                _ => None,
+            };
+            let (memory, format) = match weight {
+                Some(Weight::Matrix(matrix)) => {
+                    let format = MatrixFormat::of(&matrix);
+                    let mut memory = self.gpu.allocate(format.layout(&matrix).bytes())?;
+                    uploader.matrix(&matrix, format, &mut memory)?;
+                    (memory, Some(format))
+                }
+                Some(Weight::Vector(values)) => {
+                    let mut memory = self.gpu.allocate(4 * values.len())?;
+                    memory.write(0, bytemuck::cast_slice(&values))?;
+                    (memory, None)
+                }
+                None => (self.gpu.allocate(buffer.bytes() as usize)?, None),
+            };
+            self.memory.push(memory);
+            self.formats.push(format);
+        }
+        self.gpu.wait()?;
+        Ok(())
+    }
+
+    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
+        if plan.buffers().len() != self.memory.len() {
+            return Err(DeviceError::Usage(format!(
+                "the plan has {} buffers, {} are allocated; allocate the plan's",
+                plan.buffers().len(),
+                self.memory.len()
+            )));
+        }
+        let launches: Vec<KernelLaunch> = (0..plan.launches().len())
+            .map(|index| self.prepare(plan, index))
+            .collect::<Result<_, _>>()?;
+        let graph = self
+            .gpu
+            .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, false)))?;
+        self.plans.push(Compiled { plan: plan.clone(), launches, graph });
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        Ok(self.gpu.run(&self.plan(plan)?.graph)?)
+    }
+
+    fn wait(&mut self) -> Result<(), DeviceError> {
+        Ok(self.gpu.wait()?)
+    }
+
+    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
+        let compiled = self.plan(plan)?;
+        let prepared = compiled.launches.get(launch).ok_or_else(|| {
+            let found = compiled.launches.len();
+            DeviceError::Usage(format!("launch {launch} of a plan of {found}"))
+        })?;
+        let failed = |error: CudaError| DeviceError::Launch {
+            device: "cuda".into(),
+            kernel: compiled.plan.launches()[launch].label(),
+            launch,
+            reason: error.to_string(),
+        };
+        self.gpu.launch(prepared, false).map_err(failed)?;
+        self.gpu.wait().map_err(failed)
+    }
+
+    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.range(buffer, offset, out.len(), "read")?;
+        Ok(self.memory[buffer.index()].read(offset, out)?)
+    }
+
+    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
+        self.range(buffer, offset, data.len(), "written")?;
+        Ok(self.memory[buffer.index()].write(offset, data)?)
+    }
+
+    fn buffers(&self) -> &Arc<Buffers> {
+        &self.buffers
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong before and while a GPU is used.
+
+use lily_plan::DeviceError;
+
+/// Errors of the CUDA device.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// The driver library is not there.
+    #[error(
+        "found no NVIDIA driver (libcuda.so.1 or nvcuda.dll); install the driver from \
+         https://www.nvidia.com/drivers, or use --device cpu"
+    )]
+    NoDriver,
+    /// The driver works but there is no GPU.
+    #[error("the NVIDIA driver finds {found} GPUs, need number {wanted}; use --device cpu")]
+    NoGpu {
+        /// GPUs found.
+        found: usize,
+        /// Index asked for.
+        wanted: usize,
+    },
+    /// The GPU is too old for the kernels.
+    #[error("{name} has compute capability {found}, need at least 8.0 (Ampere); use --device cpu")]
+    TooOld {
+        /// Name of the GPU.
+        name: String,
+        /// Its compute capability.
+        found: String,
+    },
+    /// NVRTC is not there and a kernel is not in the cache.
+    #[error(
+        "found no NVRTC library ({tried}); it comes with the CUDA toolkit and as the Python package \
+         nvidia-cuda-nvrtc: name the library with LILY_NVRTC, or import compiled kernels"
+    )]
+    NoNvrtc {
+        /// Names tried.
+        tried: String,
+    },
+    /// NVRTC refuses a kernel.
+    #[error("NVRTC does not compile kernel `{kernel}` for {architecture}: {log}")]
+    Compile {
+        /// Kernel.
+        kernel: String,
+        /// Target.
+        architecture: String,
+        /// What NVRTC says.
+        log: String,
+    },
+    /// A driver call failed.
+    #[error("{call} failed: {reason}")]
+    Driver {
+        /// Call and what it was for.
+        call: String,
+        /// The driver's name of the error.
+        reason: String,
+    },
+    /// The file cache failed.
+    #[error("cannot {action} {path}: {reason}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// File or folder.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> Self {
+        Self::Unavailable { device: "cuda".into(), reason: error.to_string() }
+    }
+}

@@ -1,0 +1,20 @@
+//! NVIDIA GPUs as a device.
+//!
+//! The Metal texts of `lily-kernels` are translated to CUDA, compiled by NVRTC ([`compiler`]) and recorded
+//! plan by plan into graphs ([`device`]). Neither the driver nor NVRTC is needed to build or start
+//! lily: both are loaded when a device is opened, and what is missing is named.
+
+#![deny(unsafe_code)]
+
+pub mod compiler;
+mod device;
+#[allow(unsafe_code)]
+mod driver;
+mod error;
+#[allow(unsafe_code)]
+mod nvrtc;
+mod upload;
+
+pub use device::{CudaDevice, CudaOptions};
+pub use driver::DeviceInfo;
+pub use error::CudaError;

@@ -1,0 +1,233 @@
+// The chunked delta rule from chunk to chunk; formula and buffers in mod.rs, helpers in gdn.h and float.h.
+//
+// A threadgroup of 4 simdgroups owns 32 value rows of one head, S [32, K_DIM], through all chunks: tg = (rows
+// / 32, head). For R and the outputs a simdgroup owns 16 of the 64 tokens; for the new state it owns
+// K_DIM / 4 columns, which stay in its registers. S and R are exchanged through threadgroup memory, 17 and
+// 9 KB; what comes from device memory goes through a small strip of the simdgroup's own, so that two
+// barriers a chunk are enough. K_DIM a multiple of 32 up to 128, V_DIM of 16.
+#include "float.h"
+#include "gdn.h"
+
+constant constexpr uint CHUNK = 64;
+constant constexpr uint VALUES = 32;
+constant constexpr uint S_PITCH = K_DIM + 8;
+constant constexpr uint R_PITCH = VALUES + 4;
+constant constexpr uint STRIP = 8 * R_PITCH;  // floats of a simdgroup's strip
+constant constexpr uint COLUMNS = K_DIM / 4;  // columns of the state that a simdgroup owns
+constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
+
+[[kernel, max_total_threads_per_threadgroup(128)]] void gdn_chunk_scan(
+    constant Args& args [[buffer(0)]],
+    const device int* control [[buffer(1)]],
+    const device bfloat4* gq [[buffer(2)]],
+    const device bfloat4* gk [[buffer(3)]],
+    const device float* chunk_u [[buffer(4)]],
+    const device float* chunk_w [[buffer(5)]],
+    const device float* chunk_g [[buffer(6)]],
+    const device float* chunk_p [[buffer(7)]],
+    const device float* qkv [[buffer(8)]],
+    device float* state [[buffer(9)]],
+    device float* core [[buffer(10)]],
+    device float* conv [[buffer(11)]],
+    uint2 tg [[threadgroup_position_in_grid]],
+    uint2 groups [[threadgroups_per_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]])
+{
+    threadgroup float4 s_quarts[VALUES * S_PITCH / 4];
+    threadgroup float4 r_quarts[CHUNK * R_PITCH / 4];
+    threadgroup float4 strips[4 * STRIP / 4];
+    threadgroup float left[CHUNK];  // e^(G of the last token - G)
+    const uint rows = chunk_rows(control, args.step);
+    if (rows == 0) {
+        return;
+    }
+    threadgroup float* s = (threadgroup float*)s_quarts;
+    threadgroup float* r = (threadgroup float*)r_quarts;
+    threadgroup float4* strip_quarts = strips + sg * (STRIP / 4);
+    threadgroup float* strip = (threadgroup float*)strip_quarts;
+    const uint sequence = args.step.sequence;
+    const uint position = row_position(control, args.step, 0);
+    const uint head = tg.y;
+    const uint key_head = head / HEADS_PER_KEY;
+    const uint first = tg.x * VALUES;
+
+    // 1. The old state, zero before position 0.
+    const device float4* old = (const device float4*)(state + state_at(args.gdn, sequence, position, head));
+    for (uint i = tid; i < VALUES * K_DIM / 4; i += 128) {
+        const uint v = i / (K_DIM / 4);
+        const uint quart = i % (K_DIM / 4);
+        const bool exists = position != 0 && first + v < V_DIM;
+        s_quarts[v * (S_PITCH / 4) + quart] = exists ? old[(first + v) * (K_DIM / 4) + quart] : float4(0.0f);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    FloatSums own[2][K_PARTS];  // value rows by 16, the simdgroup's columns by 8
+#pragma unroll
+    for (uint m = 0; m < 2; m++) {
+#pragma unroll
+        for (uint n = 0; n < K_PARTS; n++) {
+            load_rows(own[m][n], s + m * 16 * S_PITCH + sg * COLUMNS + n * 8, S_PITCH);
+        }
+    }
+
+    for (uint start = 0; start < rows; start += CHUNK) {
+        const uint tokens = min(CHUNK, rows - start);
+        const float end = chunk_g[(start + tokens - 1) * V_HEADS + head];
+        if (tid < CHUNK) {
+            const uint at = (start + min(tid, tokens - 1)) * V_HEADS + head;
+            left[tid] = tid < tokens ? precise::exp(end - chunk_g[at]) : 0.0f;
+        }
+        // A lane fills half a row of its simdgroup's 16 tokens in strips of 8 columns.
+        const uint token = sg * 16 + lane / 2;
+        const bool exists = token < tokens;
+        const uint row = start + min(token, tokens - 1);
+        const uint half_row = lane % 2;
+        const float decay = exists ? precise::exp(chunk_g[row * V_HEADS + head]) : 0.0f;
+
+        // 2. R = U - W Sᵀ and e^G Q Sᵀ for 16 tokens. U enters as the first sums.
+#pragma unroll
+        for (uint i = 0; i < 4; i++) {
+            const uint own_token = sg * 16 + i * 4 + lane / 8;
+            const uint quart = lane % 8;
+            const bool valid = own_token < tokens && first + quart * 4 < V_DIM;
+            const ulong at = (ulong(start + own_token) * V_HEADS + head) * V_DIM + first + quart * 4;
+            r_quarts[own_token * (R_PITCH / 4) + quart] =
+                valid ? *(const device float4*)(chunk_u + at) : float4(0.0f);
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        FloatSums sums_r[4];
+        FloatSums sums_o[4];
+#pragma unroll
+        for (uint n = 0; n < 4; n++) {
+            load_rows(sums_r[n], r + sg * 16 * R_PITCH + n * 8, R_PITCH);
+            clear(sums_o[n]);
+        }
+        const device float4* w =
+            (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + half_row;
+        const device bfloat4* q = gq + (ulong(row) * K_HEADS + key_head) * (K_DIM / 4) + half_row;
+        float4 next_w = exists ? w[0] : float4(0.0f);
+        float4 next_q = exists ? float4(q[0]) : float4(0.0f);
+        for (uint at = 0; at < K_DIM; at += 8) {
+            strip_quarts[lane] = next_w * -1.0f;
+            strip_quarts[32 + lane] = next_q * decay;
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            if (exists && at + 8 < K_DIM) {
+                next_w = w[at / 4 + 2];
+                next_q = float4(q[at / 4 + 2]);
+            }
+            FloatLeft left_w;
+            FloatLeft left_q;
+            load_rows(left_w, strip, 8);
+            load_rows(left_q, strip + 128, 8);
+#pragma unroll
+            for (uint n = 0; n < 4; n++) {
+                FloatRight old_s;
+                load_columns(old_s, s + n * 8 * S_PITCH + at, S_PITCH);
+                multiply(sums_r[n], left_w, old_s);
+                multiply(sums_o[n], left_q, old_s);
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+#pragma unroll
+        for (uint n = 0; n < 4; n++) {
+            store_rows(sums_r[n], r + sg * 16 * R_PITCH + n * 8, R_PITCH);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+
+        // 3. Outputs += P R; P is zero right of the diagonal.
+        const device float* p = chunk_p + (ulong(row) * V_HEADS + head) * CHUNK + half_row * 4;
+        for (uint at = 0; at < min(sg * 16 + 16, tokens); at += 8) {
+            float4 part = float4(0.0f);
+            if (exists) {
+                part = *(const device float4*)(p + at);
+                const uint column = at + half_row * 4;
+                part.x = column < tokens ? part.x : 0.0f;
+                part.y = column + 1 < tokens ? part.y : 0.0f;
+                part.z = column + 2 < tokens ? part.z : 0.0f;
+                part.w = column + 3 < tokens ? part.w : 0.0f;
+            }
+            strip_quarts[lane] = part;
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            FloatLeft left_p;
+            load_rows(left_p, strip, 8);
+#pragma unroll
+            for (uint n = 0; n < 4; n++) {
+                FloatRight right;
+                load_rows(right, r + at * R_PITCH + n * 8, R_PITCH);
+                multiply(sums_o[n], left_p, right);
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+#pragma unroll
+        for (uint pair = 0; pair < 2; pair++) {
+            store_rows(sums_o[2 * pair], strip, 16);
+            store_rows(sums_o[2 * pair + 1], strip + 8, 16);
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
+            for (uint i = 0; i < 2; i++) {
+                const uint own_token = sg * 16 + i * 8 + lane / 4;
+                const uint value = first + pair * 16 + lane % 4 * 4;
+                if (own_token < tokens && value < V_DIM) {
+                    const ulong at = (ulong(start + own_token) * V_HEADS + head) * V_DIM + value;
+                    *(device float4*)(core + at) = strip_quarts[i * 32 + lane];
+                }
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+
+        // 4. S <- e^(G of the last token) S + Rᵀ (left K), the simdgroup's columns.
+        const float end_decay = precise::exp(end);
+#pragma unroll
+        for (uint m = 0; m < 2; m++) {
+#pragma unroll
+            for (uint n = 0; n < K_PARTS; n++) {
+                scale(own[m][n], end_decay);
+            }
+        }
+        for (uint at = 0; at < tokens; at += 8) {
+            for (uint i = lane; i < 8 * COLUMN_QUARTS; i += 32) {
+                const uint own_token = at + i / COLUMN_QUARTS;
+                const uint quart = i % COLUMN_QUARTS;
+                float4 k = float4(0.0f);
+                if (own_token < tokens) {
+                    const ulong from = (ulong(start + own_token) * K_HEADS + key_head) * (K_DIM / 4);
+                    k = float4(gk[from + sg * COLUMN_QUARTS + quart]) * left[own_token];
+                }
+                strip_quarts[i / COLUMN_QUARTS * (R_PITCH / 4) + quart] = k;
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            FloatLeft left_r[2];
+            load_columns(left_r[0], r + at * R_PITCH, R_PITCH);
+            load_columns(left_r[1], r + at * R_PITCH + 16, R_PITCH);
+#pragma unroll
+            for (uint n = 0; n < K_PARTS; n++) {
+                FloatRight right;
+                load_rows(right, strip + n * 8, R_PITCH);
+                multiply(own[0][n], left_r[0], right);
+                multiply(own[1][n], left_r[1], right);
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+        }
+#pragma unroll
+        for (uint m = 0; m < 2; m++) {
+#pragma unroll
+            for (uint n = 0; n < K_PARTS; n++) {
+                store_rows(own[m][n], s + m * 16 * S_PITCH + sg * COLUMNS + n * 8, S_PITCH);
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+
+    // 5. The new state and the columns of the convolution.
+    device float4* next = (device float4*)(state + state_at(args.gdn, sequence, position + rows, head));
+    for (uint i = tid; i < VALUES * K_DIM / 4; i += 128) {
+        const uint v = i / (K_DIM / 4);
+        const uint quart = i % (K_DIM / 4);
+        if (first + v < V_DIM) {
+            next[(first + v) * (K_DIM / 4) + quart] = s_quarts[v * (S_PITCH / 4) + quart];
+        }
+    }
+    const uint thread_index = (tg.y * groups.x + tg.x) * 128 + tid;
+    store_columns(args.gdn, qkv, conv, sequence, position, rows, args.kept_columns, thread_index, groups.x * groups.y * 128);
+}

@@ -1,0 +1,120 @@
+// Products of matrix tiles by simdgroup matrices, 8 x 8. The first three functions are what Metal and the test
+// device use; a prelude that defines MSL_TARGET_HAS_TILE_MMA supplies its own, which work on pairs of matrices.
+// Constants: TILE_ROWS, ROW_GROUPS.
+#pragma once
+#if !TENSOR_OPERATIONS
+#include <metal_simdgroup_matrix>
+
+#ifndef MSL_TARGET_HAS_TILE_MMA
+// to[i][j] = the 8 x 8 matrix at row 8i, column 8j of `from`, whose rows are 16-byte aligned.
+template <typename T, int R, int C>
+METAL_FUNC void simdgroup_tile_load(
+    thread simdgroup_matrix<T, 8, 8> (&to)[R][C], const threadgroup T* from, uint pitch)
+{
+#pragma unroll
+    for (int i = 0; i < R; i++) {
+#pragma unroll
+        for (int j = 0; j < C; j++) {
+            simdgroup_load(to[i][j], from + i * 8 * pitch + j * 8, pitch);
+        }
+    }
+}
+
+// to[i][j] = the transpose of the matrix at row 8j, column 8i of `from`.
+template <typename T, int R, int C>
+METAL_FUNC void simdgroup_tile_load_t(
+    thread simdgroup_matrix<T, 8, 8> (&to)[R][C], const threadgroup T* from, uint pitch)
+{
+#pragma unroll
+    for (int j = 0; j < C; j++) {
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+            simdgroup_load(to[i][j], from + j * 8 * pitch + i * 8, pitch, ulong2(0), true);
+        }
+    }
+}
+
+// sums[i][j] += Σ_s a[i][s] b[s][j].
+template <typename T, int R, int C, int S>
+METAL_FUNC void simdgroup_tile_mma(
+    thread simdgroup_matrix<float, 8, 8> (&sums)[R][C],
+    thread simdgroup_matrix<T, 8, 8> (&a)[R][S],
+    thread simdgroup_matrix<T, 8, 8> (&b)[S][C])
+{
+#pragma unroll
+    for (int s = 0; s < S; s++) {
+#pragma unroll
+        for (int i = 0; i < R; i++) {
+#pragma unroll
+            for (int j = 0; j < C; j++) {
+                simdgroup_multiply_accumulate(sums[i][j], a[i][s], b[s][j], sums[i][j]);
+            }
+        }
+    }
+}
+#endif
+
+// A threadgroup of four simdgroups owns a tile [TILE_ROWS, 64]: ROW_GROUPS of them side by side along the rows, the
+// others along the columns. A simdgroup owns whole blocks of 16 rows.
+constant constexpr uint SUM_BLOCKS = TILE_ROWS / 16 / ROW_GROUPS;
+constant constexpr uint SUM_COLUMNS = 16 * ROW_GROUPS;
+
+// What a simdgroup owns.
+struct TileSums {
+    simdgroup_float8x8 at[SUM_BLOCKS][2][SUM_COLUMNS / 8];
+};
+
+METAL_FUNC uint sums_row(uint simdgroup) { return simdgroup % ROW_GROUPS * (SUM_BLOCKS * 16); }
+METAL_FUNC uint sums_column(uint simdgroup) { return simdgroup / ROW_GROUPS * SUM_COLUMNS; }
+
+METAL_FUNC void tile_clear(thread TileSums& sums) {
+#pragma unroll
+    for (uint block = 0; block < SUM_BLOCKS; block++) {
+#pragma unroll
+        for (uint i = 0; i < 2; i++) {
+#pragma unroll
+            for (uint j = 0; j < SUM_COLUMNS / 8; j++) {
+                sums.at[block][i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+            }
+        }
+    }
+}
+
+// sums += x wᵀ with x [TILE_ROWS, 64] and w [64, 64], rows of `pitch` bfloats. Blocks from row `rows` on are
+// left out.
+METAL_FUNC void tile_multiply(
+    thread TileSums& sums, const threadgroup bfloat* x, const threadgroup bfloat* w, uint pitch, uint rows, uint simdgroup)
+{
+    const uint first = sums_row(simdgroup);
+    x += first * pitch;
+    w += sums_column(simdgroup) * pitch;
+#pragma unroll
+    for (uint k = 0; k < 64; k += 16) {
+        simdgroup_bfloat8x8 b[2][SUM_COLUMNS / 8];
+        simdgroup_tile_load_t(b, w + k, pitch);
+#pragma unroll
+        for (uint block = 0; block < SUM_BLOCKS; block++) {
+            if (first + block * 16 < rows) {
+                simdgroup_bfloat8x8 a[2][2];
+                simdgroup_tile_load(a, x + block * 16 * pitch + k, pitch);
+                simdgroup_tile_mma(sums.at[block], a, b);
+            }
+        }
+    }
+}
+
+// Writes the tile to rows of `pitch` floats.
+METAL_FUNC void tile_store(thread TileSums& sums, threadgroup float* to, uint pitch, uint simdgroup) {
+    to += sums_row(simdgroup) * pitch + sums_column(simdgroup);
+#pragma unroll
+    for (uint block = 0; block < SUM_BLOCKS; block++) {
+#pragma unroll
+        for (uint i = 0; i < 2; i++) {
+#pragma unroll
+            for (uint j = 0; j < SUM_COLUMNS / 8; j++) {
+                simdgroup_store(sums.at[block][i][j], to + (block * 16 + i * 8) * pitch + j * 8, pitch);
+            }
+        }
+    }
+}
+#endif

@@ -1,0 +1,36 @@
+//! Arguments of `lily bench`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::ModelArgs;
+
+/// `lily bench`.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Model and device.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Random weights of these shapes in memory instead of a model: qwen3.6-35b-a3b, tiny, or a
+    /// config.json.
+    #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "model")]
+    pub preset: Option<String>,
+    /// Prompt lengths, in tokens.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        default_value = "256,512,1024,2048,4096,8192,16384,32768,65536,131072"
+    )]
+    pub lengths: Vec<usize>,
+    /// Tokens to decode after each prompt.
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    pub decode: usize,
+    /// Measurements of each length; the median counts.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub reps: usize,
+    /// Also write the figures to this file as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
