@@ -15,8 +15,9 @@ fn every_text_agrees_with_its_reference_in_both_orders() {
     check_all(false);
 }
 
+/// A race is found in any order: the cases take turns.
 #[test]
-fn every_text_passes_the_checks_of_memory_and_races_in_both_orders() {
+fn every_text_passes_the_checks_of_memory_and_races() {
     check_all(true);
 }
 
@@ -45,8 +46,10 @@ fn check_kernel(kernel: &Kernel, checked: bool) -> Vec<String> {
     let mut failures = Vec::new();
     let build_cases = || table::cases_of(|k| k.name == kernel.name);
     let cases = cases_in(Bar::Bf16.precision(), build_cases);
-    for case in &cases {
-        for reverse in [false, true] {
+    for (index, case) in cases.iter().enumerate() {
+        let turn = [index % 2 == 1];
+        let orders: &[bool] = if checked { &turn } else { &[false, true] };
+        for &reverse in orders {
             let options = MslOptions { checked, reverse, ..MslOptions::default() };
             let device = &mut MslTestDevice::new(options);
             // The checked build is for the checks: what it computes is the same text's results.
