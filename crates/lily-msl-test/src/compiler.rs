@@ -181,7 +181,7 @@ impl Toolchain {
             command.arg("-isystem").arg(self.folder.join("prelude")).arg(&text);
             run(&mut command, &library)?.map_err(CompileError::Text)?;
         }
-        Kernel::load(&self.runtime, &library, translation).map_err(|e| at(&library, e))
+        Kernel::load(&self.runtime, &library, translation, build).map_err(|e| at(&library, e))
     }
 }
 

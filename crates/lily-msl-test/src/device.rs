@@ -154,8 +154,7 @@ impl MslTestDevice {
             .collect();
         let order = if self.options.reverse { Order::Reverse } else { Order::Forward };
         let workers = self.options.workers;
-        let result =
-            prepared.kernel.run(prepared.geometry, &bindings, self.build(), order, workers);
+        let result = prepared.kernel.run(prepared.geometry, &bindings, order, workers);
         result.map_err(|failure| DeviceError::Launch {
             device: NAME.into(),
             kernel: launch.label(),

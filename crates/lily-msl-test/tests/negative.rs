@@ -89,7 +89,7 @@ fn run(victim: &Victim, text: &str, build: Build, order: Order) -> Result<(), St
         blocks.push((block, after));
     }
     let bindings: Vec<_> = blocks.iter().map(|(block, _)| block.binding()).collect();
-    kernel.run(victim.geometry, &bindings, build, order, 1).map_err(|e| e.to_string())?;
+    kernel.run(victim.geometry, &bindings, order, 1).map_err(|e| e.to_string())?;
     for (index, (block, after)) in blocks.iter().enumerate() {
         let mut found = vec![0; after.len()];
         assert!(block.read(0, &mut found));
