@@ -9,7 +9,8 @@
 //!   written; about 20 times slower.
 //!
 //! Compiled kernels are kept in a folder and found by the hash of their text: see [`cache_folder`]. The
-//! device is for tests; it runs on Linux, on x86-64 and AArch64, and needs clang 19 or later.
+//! device is for tests; it needs Linux and clang 19 or later. It runs on x86-64; its fiber switch for AArch64
+//! assembles and has not been run yet.
 
 #![deny(unsafe_code)]
 

@@ -4,9 +4,11 @@
 
 #![cfg(target_os = "linux")]
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lily_kernels::conformance::{Bar, cases_in, check, run};
+use lily_kernels::conformance::{Bar, Case, cases_in, check, run};
 use lily_kernels::table::{self, KERNELS, Kernel};
 use lily_msl_test::{MslOptions, MslTestDevice};
 
@@ -43,31 +45,47 @@ fn check_all(checked: bool) {
 fn check_kernel(kernel: &Kernel, checked: bool) -> Vec<String> {
     let build = if checked { "checked" } else { "fast" };
     let start = Instant::now();
-    let mut failures = Vec::new();
     let build_cases = || table::cases_of(|k| k.name == kernel.name);
     let cases = cases_in(Bar::Bf16.precision(), build_cases);
-    for (index, case) in cases.iter().enumerate() {
-        let turn = [index % 2 == 1];
-        let orders: &[bool] = if checked { &turn } else { &[false, true] };
-        for &reverse in orders {
-            let options = MslOptions { checked, reverse, ..MslOptions::default() };
-            let device = &mut MslTestDevice::new(options);
-            // The checked build is for the checks: what it computes is the same text's results.
-            let result = if checked {
-                run(device, case, &case.contents).map(drop).map_err(|e| e.to_string())
-            } else {
-                check(device, case, Bar::Bf16)
-            };
-            if let Err(reason) = result {
-                let order = if reverse { "reverse" } else { "forward" };
-                failures.push(format!("{} ({build}, {order}): {reason}", case.name));
+    let failures = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { return };
+            let turn = [index % 2 == 1];
+            for &reverse in if checked { &turn[..] } else { &[false, true] } {
+                if let Err(reason) = check_case(case, checked, reverse) {
+                    let order = if reverse { "reverse" } else { "forward" };
+                    let failure = format!("{} ({build}, {order}): {reason}", case.name);
+                    failures.lock().expect("no thread panics").push(failure);
+                }
             }
         }
-    }
+    };
+    // The other half of the processors runs the other build.
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2));
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let failures = failures.into_inner().expect("no thread panics");
     let (name, seconds) = (kernel.name, start.elapsed().as_secs_f64());
     println!("{build} {name}: {} cases, {} failures, {seconds:.1} s", cases.len(), failures.len());
     for failure in failures.iter().take(SHOWN) {
         println!("  {failure}");
     }
     failures
+}
+
+/// The checked build is for the checks alone: its results are those of the fast one.
+fn check_case(case: &Case, checked: bool, reverse: bool) -> Result<(), String> {
+    let options = MslOptions { checked, reverse, ..MslOptions::default() };
+    let device = &mut MslTestDevice::new(options);
+    if checked {
+        return run(device, case, &case.contents).map(drop).map_err(|e| e.to_string());
+    }
+    check(device, case, Bar::Bf16)
 }

@@ -1,6 +1,6 @@
 //! Metal's standard library for other compilers, as headers by the name of their `#include`.
 //!
-//! Both sets have the same words: what a kernel may use is what both have. `docs/kernels.md` lists it.
+//! A kernel may use what both sets have; `docs/kernels.md` says what that is.
 
 macro_rules! headers {
     ($folder:literal: $($name:literal,)*) => {
