@@ -142,7 +142,7 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let tile = gemv.wide(launch.target, 1);
     Unsupported::unless_multiple("twice the inner width of an expert", columns, tile.rows())?;
     let entry = gemv
-        .constants(launch.entry("experts_gate_up"), tile)
+        .constants(a.norm.constants(launch.entry("experts_gate_up")), tile)
         .constant("INNER", a.inner)
         .constant("FUSED", a.fused);
     let grid = [columns / tile.rows(), slots, a.step.rows];
