@@ -1,5 +1,5 @@
 // Decode attention of HEADS query heads over keys of the KV head that they share: every key and value is
-// read once. Constants: HEAD_DIM (a multiple of 8 up to 256), HEADS (a power of two up to 8), SIMDGROUPS,
+// read once. Constants: HEAD_DIM (a multiple of 8 up to 256), HEADS (a power of two up to 8), THREADS,
 // SCORE_SCALE (log2(e) / sqrt(HEAD_DIM)).
 //
 // Lane l holds elements 8 l ... 8 l + 7 of queries, outputs, and of a key and its value, one 16-byte word
@@ -8,11 +8,12 @@
 #pragma once
 #include "attention.h"
 
+constant constexpr uint SIMDGROUPS = THREADS / 32;
 constant constexpr uint WORDS = HEAD_DIM / 8;
 constant constexpr uint KEYS = 4;
 constant constexpr uint SCORES = HEADS * KEYS;
 constant constexpr uint SAME = 32 / SCORES;                       // lanes with the same score
-constant constexpr uint MERGE_HEADS = HEADS > 4 ? 4 : HEADS;      // merged at once: 16 KiB for 4 simdgroups
+constant constexpr uint MERGE_HEADS = HEADS * SIMDGROUPS > 16 ? 16 / SIMDGROUPS : HEADS;  // at once, in up to 16 KiB
 constant constexpr uint MERGE_FLOATS = SIMDGROUPS * MERGE_HEADS * HEAD_DIM;
 
 // Lane l is in charge of the score of head l / SAME / KEYS and key l / SAME % KEYS of the step.
@@ -239,6 +240,9 @@ template <uint FIRST>
 METAL_FUNC void write_part(
     thread const Softmax& softmax, const threadgroup float4* stats, threadgroup float* outs, device float* part_o,
     device float2* part_ml, uint at, uint stride, uint heads, uint tid, uint sg, uint lane) {
+    if (FIRST >= HEADS) {
+        return;
+    }
     if (FIRST > 0) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -249,7 +253,7 @@ METAL_FUNC void write_part(
         if (FIRST + h < heads) {
             const Merged merged = merge_stats(stats, FIRST + h);
             const uint part = at + (FIRST + h) * stride;
-            for (uint d = tid; d < HEAD_DIM; d += SIMDGROUPS * 32) {
+            for (uint d = tid; d < HEAD_DIM; d += THREADS) {
                 part_o[ulong(part) * HEAD_DIM + d] = merge_element(merged, outs, h, d);
             }
             if (tid == 0) {
@@ -265,7 +269,7 @@ METAL_FUNC void write_parts(
     thread const Softmax& softmax, const threadgroup float4* stats, threadgroup float* outs, device float* part_o,
     device float2* part_ml, uint at, uint stride, uint heads, uint tid, uint sg, uint lane) {
     write_part<0>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
-    if (HEADS > MERGE_HEADS) {
-        write_part<HEADS - MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
-    }
+    write_part<MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
+    write_part<2 * MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
+    write_part<3 * MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
 }

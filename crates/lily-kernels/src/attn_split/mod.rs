@@ -9,6 +9,7 @@
 
 #[allow(unsafe_code)]
 mod cpu;
+pub(crate) mod policy;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
