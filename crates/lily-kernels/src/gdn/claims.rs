@@ -16,6 +16,9 @@ use crate::{gdn_chunk_prepare, gdn_chunk_scan, gdn_conv, gdn_gate, gdn_scan, gdn
 /// Largest relative rms difference between two ways to the same numbers, all in f32: a few hundred
 /// roundings of 6e-8.
 const SAME: f64 = 5e-6;
+/// The same for outputs in bfloat16, which decode rounds before the division by their rms and prefill
+/// after it: two roundings of up to 2e-3.
+const SAME_BF16: f64 = 4e-3;
 
 /// Chunks leave the states, the convolution columns and the outputs of as many decode steps. Every
 /// split starts at position 0 with not a number in both rings.
@@ -34,7 +37,9 @@ pub fn prefill_agrees_with_decode(device: &mut dyn Device) -> Result<(), DeviceE
                 got.extend(chunked.prefill(got.len(), n)?);
             }
             let label = format!("hidden {}, chunks {chunks:?}", shape.hidden);
-            assert_same(&format!("{label}: outputs"), &want.concat(), &got.concat());
+            let act = chunked.session.act();
+            let allowed = if act == Element::Bf16 { SAME_BF16 } else { SAME };
+            assert_within(allowed, &format!("{label}: outputs"), &want.concat(), &got.concat());
             assert_same(&format!("{label}: state"), &want_state, &chunked.state(tokens)?);
             assert_eq!(want_ring, chunked.columns(tokens)?, "{label}: convolution columns");
             if chunks.last() == Some(&2) {
@@ -75,6 +80,9 @@ pub fn chunk_form_agrees_with_the_recurrence(device: &mut dyn Device) -> Result<
         for (buffer, values) in inputs {
             write_f32(layer.device, buffer, 0, values)?;
         }
+        // What the device holds of them: rounded, where act is.
+        let mut held = |buffer, values: &[f32]| read_f32(layer.device, buffer, 0, values.len());
+        let (q, k, v) = (held(ids.gq, &q)?, held(ids.gk, &k)?, held(ids.gv, &v)?);
         write_f32(layer.device, ids.state, layer.dims.state(0, START, 0).start, &state)?;
         let qkv = layer.qkv.clone();
         write_f32(layer.device, ids.qkv, 0, &qkv)?;
@@ -124,9 +132,13 @@ fn recurrence(
 }
 
 fn assert_same(what: &str, want: &[f32], got: &[f32]) {
+    assert_within(SAME, what, want, got);
+}
+
+fn assert_within(allowed: f64, what: &str, want: &[f32], got: &[f32]) {
     assert_eq!(want.len(), got.len(), "{what}");
     let difference = relative(want.iter().map(|&x| f64::from(x)), got);
-    assert!(difference <= SAME, "{what}: relative rms {difference:.2e}, allowed {SAME:.0e}");
+    assert!(difference <= allowed, "{what}: relative rms {difference:.2e}, allowed {allowed:.0e}");
 }
 
 /// Relative rms difference; not a number if either side is.

@@ -148,8 +148,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint i = sg * 16 + n / CHUNK;
         const uint j = n % CHUNK;
         if (i < tokens && j < tokens) {
-            const float p = j <= i ? precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j])) * t[i * PITCH + j] : 0.0f;
-            chunk_p[(ulong(start + i) * V_HEADS + head) * CHUNK + j] = p;
+            const float decay = precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j]));
+            chunk_p[(ulong(start + i) * V_HEADS + head) * CHUNK + j] = j <= i ? decay * t[i * PITCH + j] : 0.0f;
         }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -166,7 +166,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint i = sg * 16 + n / CHUNK;
         const uint j = n % CHUNK;
         if (j < i) {
-            t[i * PITCH + j] *= -strength[i] * precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j]));
+            const float decay = precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j]));
+            t[i * PITCH + j] *= -strength[i] * decay;
         }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);

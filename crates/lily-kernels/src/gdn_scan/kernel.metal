@@ -103,5 +103,6 @@ constant constexpr uint QUARTS = K_DIM / 4;
         }
     }
     const uint thread_index = (tg.y * groups.x + tg.x) * 128 + tid;
-    store_columns(args.gdn, qkv, conv, sequence, position, rows, args.kept_columns, thread_index, groups.x * groups.y * 128);
+    const uint threads = groups.x * groups.y * 128;
+    store_columns(args.gdn, qkv, conv, sequence, position, rows, args.kept_columns, thread_index, threads);
 }
