@@ -99,7 +99,7 @@ METAL_FUNC float score_keys(thread const float (&q)[HEADS][8], thread const Rows
 // Takes KEYS values with their scores.
 METAL_FUNC void take_values(thread Softmax& softmax, float score, thread const Rows& values) {
     softmax.top = max(softmax.top, score);
-    if (simd_max(score - softmax.base) > SLACK) {
+    if (simd_any(score - softmax.base > SLACK)) {
         float base = max(softmax.base, score);
 #pragma unroll
         for (uint bit = SAME; bit < SAME * KEYS; bit *= 2) {

@@ -223,7 +223,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
             }
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        if (simd_max(most - base) > SLACK) {
+        if (simd_any(most - base > SLACK)) {
 #pragma unroll
             for (uint bit = 1; bit < ROW_LANES; bit *= 2) {
                 most = max(most, simd_shuffle_xor(most, ushort(bit)));
