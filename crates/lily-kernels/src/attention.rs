@@ -228,7 +228,7 @@ mod tests {
         let y = x * x;
         let sine = [2.755_731_9e-6, -1.984_127e-4, 8.333_333e-3, -0.166_666_67];
         let sine = x + x * y * sine.into_iter().fold(0f32, |sum, term| sum.mul_add(y, term));
-        let cosine = [-2.755_731_9e-7, 2.480_158_7e-5, -1.388_888_9e-3, 4.166_666_7e-2, -0.5, 1.0];
+        let cosine = [-2.755_732e-7, 2.480_158_7e-5, -1.388_888_9e-3, 4.166_666_7e-2, -0.5, 1.0];
         let cosine = cosine.into_iter().fold(0f32, |sum, term| sum.mul_add(y, term));
         match quarter % 4 {
             0 => (cosine, sine),
