@@ -59,6 +59,14 @@ struct Rows {
 // Rows at, at + 1, ...; zeros from row `end` on, which are not read.
 METAL_FUNC Rows load_rows(const device uint4* from, uint at, uint end, uint lane) {
     Rows rows;
+    if (at + KEYS <= end) {  // no condition for each load
+        from += at * WORDS + (lane < WORDS ? lane : 0);
+#pragma unroll
+        for (uint u = 0; u < KEYS; u++) {
+            rows.word[u] = from[u * WORDS];
+        }
+        return rows;
+    }
 #pragma unroll
     for (uint u = 0; u < KEYS; u++) {
         rows.word[u] = at + u < end && lane < WORDS ? from[(at + u) * WORDS + lane] : uint4(0);
