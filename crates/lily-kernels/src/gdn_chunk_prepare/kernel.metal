@@ -4,7 +4,8 @@
 // A threadgroup of 4 simdgroups owns a chunk of 64 tokens of one value head: tg = (chunk, head). The
 // products with keys come first, a simdgroup owns 16 tokens of them. Then T = (I + A)⁻¹ grows in the
 // place of -A: blocks of 16 on the diagonal by substitution, the others as T_IJ = T_II Σ_K (-A_IK) T_KJ.
-// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time.
+// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time and asks for
+// them AHEAD strips of 8 tokens early. Tokens that a short chunk does not have repeat its last one with beta = 0.
 // K_DIM a multiple of 32 up to 128, V_DIM of 16.
 #include "float.h"
 #include "gdn.h"
@@ -99,23 +100,39 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         clear(kk[n]);
         clear(qk[n]);
     }
-    const uint token = sg * 16 + lane / 2;
-    const device bfloat4* q = gq + (ulong(start + token) * K_HEADS + key_head) * (K_DIM / 4) + lane % 2;
+    // A lane fills half a row of its simdgroup's queries in strips of 8 columns.
+    const uint last = rows - 1;
+    const uint token = min(start + sg * 16 + lane / 2, last);
+    const device bfloat4* q = gq + (ulong(token) * K_HEADS + key_head) * (K_DIM / 4) + lane % 2;
+    bfloat4 next_q[4];
+    bfloat4 next_k[4];
+#pragma unroll
+    for (uint i = 0; i < 4; i++) {
+        const uint key = min(start + i * 16 + tid / 8, last);
+        next_q[i] = q[i * 2];
+        next_k[i] = gk[(ulong(key) * K_HEADS + key_head) * (K_DIM / 4) + tid % 8];
+    }
     for (uint slice = 0; slice < K_DIM; slice += 32) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        float4 own_q[4];
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
-            const uint j = i * 16 + tid / 8;
-            float4 k = float4(0.0f);
-            if (j < tokens) {
-                k = float4(gk[(ulong(start + j) * K_HEADS + key_head) * (K_DIM / 4) + slice / 4 + tid % 8]);
+            t_quarts[(i * 16 + tid / 8) * (K_PITCH / 4) + tid % 8] = float4(next_k[i]);
+            own_q[i] = float4(next_q[i]);
+        }
+        if (slice + 32 < K_DIM) {
+#pragma unroll
+            for (uint i = 0; i < 4; i++) {
+                const uint key = min(start + i * 16 + tid / 8, last);
+                next_q[i] = q[slice / 4 + 8 + i * 2];
+                next_k[i] = gk[(ulong(key) * K_HEADS + key_head) * (K_DIM / 4) + slice / 4 + 8 + tid % 8];
             }
-            t_quarts[j * (K_PITCH / 4) + tid % 8] = k;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
-        for (uint at = 0; at < 32; at += 8) {
-            strip_quarts[lane] = token < tokens ? float4(q[(slice + at) / 4]) : float4(0.0f);
+        for (uint i = 0; i < 4; i++) {
+            const uint at = i * 8;
+            strip_quarts[lane] = own_q[i];
             simdgroup_barrier(mem_flags::mem_threadgroup);
             FloatLeft left_k;
             FloatLeft left_q;
@@ -243,36 +260,47 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
                 clear(sums[m][n]);
             }
         }
-        for (uint at = 0; at < tokens; at += 8) {
+        const uint column = min(first + lane % 8 * 4, width - 4);
+        const device bfloat4* lane_from = from + (from_row * width + column) / 4;
+        const ulong from_pitch = from_heads * width / 4;
+        bfloat4 next[AHEAD][2];
 #pragma unroll
-            for (uint i = 0; i < 2; i++) {
-                const uint j = at + i * 4 + lane / 8;
-                const uint column = first + lane % 8 * 4;
-                float4 y = float4(0.0f);
-                if (j < tokens && column < width) {
-                    const float factor = is_v ? strength[j] : key_strength[j];
-                    y = float4(from[((from_row + ulong(j) * from_heads) * width + column) / 4]) * factor;
-                }
-                strip_quarts[(i * 4 + lane / 8) * (STRIP_PITCH / 4) + lane % 8] = y;
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            FloatRight right[4];
+        for (uint i = 0; i < 2 * AHEAD; i++) {
+            next[i / 2][i % 2] = lane_from[min(i * 4 + lane / 8, tokens - 1) * from_pitch];
+        }
+        for (uint base = 0; base < tokens; base += 8 * AHEAD) {
 #pragma unroll
-            for (uint n = 0; n < 4; n++) {
-                load_rows(right[n], strip + n * 8, STRIP_PITCH);
-            }
+            for (uint i = 0; i < AHEAD; i++) {
+                const uint at = base + i * 8;
+                if (at < tokens) {
 #pragma unroll
-            for (uint m = 0; m < 4; m++) {
-                if (at < m * 16 + 16) {
-                    FloatLeft left;
-                    load_rows(left, t + m * 16 * PITCH + at, PITCH);
+                    for (uint half = 0; half < 2; half++) {
+                        const uint j = half * 4 + lane / 8;
+                        const float factor = is_v ? strength[at + j] : key_strength[at + j];
+                        strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[i][half]) * factor;
+                        const uint later = at + 8 * AHEAD + j;
+                        next[i][half] = lane_from[min(later, tokens - 1) * from_pitch];
+                    }
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
+                    FloatRight right[4];
 #pragma unroll
                     for (uint n = 0; n < 4; n++) {
-                        multiply(sums[m][n], left, right[n]);
+                        load_rows(right[n], strip + n * 8, STRIP_PITCH);
                     }
+#pragma unroll
+                    for (uint m = 0; m < 4; m++) {
+                        if (at < m * 16 + 16) {
+                            FloatLeft left;
+                            load_rows(left, t + m * 16 * PITCH + at, PITCH);
+#pragma unroll
+                            for (uint n = 0; n < 4; n++) {
+                                multiply(sums[m][n], left, right[n]);
+                            }
+                        }
+                    }
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
                 }
             }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
 #pragma unroll
         for (uint m = 0; m < 4; m++) {
@@ -284,9 +312,9 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const uint j = m * 16 + i * 8 + lane / 4;
-                    const uint column = first + pair * 16 + lane % 4 * 4;
-                    if (j < tokens && column < width) {
-                        *(device float4*)(to + (ulong(start + j) * V_HEADS + head) * width + column) =
+                    const uint to_column = first + pair * 16 + lane % 4 * 4;
+                    if (j < tokens && to_column < width) {
+                        *(device float4*)(to + (ulong(start + j) * V_HEADS + head) * width + to_column) =
                             strip_quarts[i * 32 + lane];
                     }
                 }
