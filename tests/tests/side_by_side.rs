@@ -1,160 +1,27 @@
 //! Whole plans on the CPU device and the interpreter, launch by launch, all buffers compared.
 
-use std::sync::Arc;
-
 use lily_cpu::Numerics;
-use lily_kernels::conformance::{Around, Contents, compare_launch};
 use lily_model::plan::{Choice, PrefillEnd};
-use lily_plan::{BufferKind, Fusions, Launch, Plan, control};
-use lily_tests::rig::{Machine, Rig, all_fusions};
-use lily_tests::{Golden, cpu, interpreter};
+use lily_plan::{Fusions, control};
+use lily_tests::pair::{Pair, agrees_at_every_launch};
+use lily_tests::rig::Rig;
+use lily_tests::{Golden, cpu};
 
-/// Two devices with the same memory before every launch.
-struct Pair<'a> {
-    rig: &'a Rig,
-    oracle: Machine<'a>,
-    device: Machine<'a>,
-    tolerance: f32,
-    label: String,
-    launches: usize,
-}
-
-impl<'a> Pair<'a> {
-    fn new(rig: &'a Rig, name: &str, numerics: Numerics) -> Self {
-        let device = rig.start(cpu(numerics));
-        let oracle = rig.start(interpreter(rig.session.precision, true));
-        let tolerance = match numerics {
-            Numerics::Exact => 2e-5,
-            Numerics::Int8 => 3e-2,
-        };
-        let label = format!("{name}, {numerics:?}");
-        Self { rig, oracle, device, tolerance, label, launches: 0 }
-    }
-
-    fn on_both(&mut self, change: impl Fn(&mut Machine<'a>)) {
-        [&mut self.oracle, &mut self.device].into_iter().for_each(change);
-    }
-
-    /// Runs a plan on both and compares after every launch.
-    fn run(&mut self, plan: &Arc<Plan>, step: &str) -> Result<(), String> {
-        let (oracle, device) = (self.oracle.compile(plan), self.device.compile(plan));
-        let mut memory = self.oracle.all_bytes();
-        self.device.set_all_bytes(&memory);
-        for (index, launch) in plan.launches().iter().enumerate() {
-            let before = contents(&mut self.oracle, self.rig, launch);
-            let ran = self.oracle.device.run_launch(oracle, index);
-            ran.and_then(|()| self.device.device.run_launch(device, index))
-                .map_err(|e| e.to_string())
-                .and_then(|()| self.compare(plan, launch, &before))
-                .and_then(|()| self.settle(launch, &mut memory))
-                .map_err(|e| format!("{}, {step}, {}: {e}", self.label, launch.label()))?;
-            self.launches += 1;
-        }
-        Ok(())
-    }
-
-    /// What the launch binds: written elements within the tolerance, all others bit for bit.
-    fn compare(&mut self, plan: &Plan, launch: &Launch, before: &[Contents]) -> Result<(), String> {
-        let want = contents(&mut self.oracle, self.rig, launch);
-        let mut got = contents(&mut self.device, self.rig, launch);
-        if launch.kernel == "head" {
-            self.accept_near_ties(&want, &mut got)?;
-        }
-        let around = Around { before, want: &want, got: &got };
-        compare_launch(plan, launch, &around, self.tolerance)
-    }
-
-    /// Another best id is right where its logit is as large as the best one, within the tolerance.
-    fn accept_near_ties(&self, want: &[Contents], got: &mut [Contents]) -> Result<(), String> {
-        let scratch = &self.rig.buffers.scratch;
-        let (vocab, tiles) = (self.rig.shape.vocab, self.rig.shape.head_tiles());
-        let best_id = scratch.best_id.index();
-        let (Contents::Float(logits), Contents::Int(best), Contents::Int(chosen)) =
-            (&want[scratch.logits.index()], &want[best_id], &mut got[best_id])
-        else {
-            return Err("the head binds no logits or ids".into());
-        };
-        for (i, (chosen, best)) in chosen.iter_mut().zip(best).enumerate() {
-            let logit = |id: i32| logits[i / tiles * vocab + id as usize];
-            if chosen != best {
-                let loss = logit(*best) - logit(*chosen);
-                if loss.is_nan() || loss > self.tolerance * logit(*best).abs().max(1.0) {
-                    return Err(format!("id {chosen} instead of {best} loses {loss}"));
-                }
-                *chosen = *best;
-            }
-        }
-        Ok(())
-    }
-
-    /// All other buffers are untouched; those that the launch binds become the interpreter's.
-    fn settle(&mut self, launch: &Launch, memory: &mut [Vec<u8>]) -> Result<(), String> {
-        let bound = |id| launch.bindings.iter().any(|b| b.buffer == id);
-        for (id, buffer) in self.rig.buffers.table.iter() {
-            if buffer.kind == BufferKind::Weight {
-                continue;
-            }
-            let expected = &mut memory[id.index()];
-            if bound(id) {
-                *expected = self.oracle.bytes(id);
-                self.device.device.write(id, 0, expected).map_err(|e| e.to_string())?;
-            } else if self.device.bytes(id) != *expected {
-                return Err(format!("{} is not bound, but has changed", buffer.name));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Contents of the buffers that a launch may touch, and of those that exact ranges follow from.
-fn contents(machine: &mut Machine<'_>, rig: &Rig, launch: &Launch) -> Vec<Contents> {
-    let always = [rig.buffers.control, rig.buffers.prompt];
-    let needed = |id| always.contains(&id) || launch.bindings.iter().any(|b| b.buffer == id);
-    let ids = rig.buffers.table.iter().map(|(id, _)| id);
-    ids.map(|id| if needed(id) { machine.buffer(id) } else { Contents::Weight }).collect()
-}
-
-/// Prefill of three sequences in several ways, then decode steps of every combination of fusions,
-/// some of them with a halted sequence.
-fn check(name: &str, numerics: Numerics) {
-    let golden = Golden::open(name);
-    let rig = Rig::new(&golden, cpu(numerics).precision(), 3, 40);
-    let mut pair = Pair::new(&rig, name, numerics);
-    let ids = &golden.prompts.prompts[2];
-    let chunks = [
-        (0, &ids[..40], 40, PrefillEnd::More),
-        (0, &ids[40..64], 40, PrefillEnd::Logits),
-        (1, &ids[..9], 16, PrefillEnd::More),
-        (1, &ids[9..10], 16, PrefillEnd::Sample),
-        (2, &ids[..33], 40, PrefillEnd::Sample),
-    ];
-    let check = |result: Result<(), String>| result.unwrap_or_else(|reason| panic!("{reason}"));
-    for (sequence, ids, tokens, end) in chunks {
-        pair.on_both(|machine| machine.start_chunk(sequence, ids));
-        let step = format!("prefill of {} tokens, {end:?}", ids.len());
-        check(pair.run(&rig.prefill(tokens, sequence, end), &step));
-    }
-    for (i, fusions) in all_fusions().into_iter().enumerate() {
-        pair.on_both(|machine| {
-            machine.set_row(0, |row| row[control::TOKEN] = 5);
-            machine.set_row(1, |row| row[control::HALT] = i32::from(i % 3 == 1));
-        });
-        let choice = if i == 2 { Choice::Host } else { Choice::Device };
-        check(pair.run(&rig.decode(70, choice, fusions), &format!("decode, {fusions:?}")));
-    }
-    assert!(pair.launches > 300, "only {} launches", pair.launches);
-}
+/// Largest relative difference of a buffer in f32.
+const EXACT: f32 = 2e-5;
+/// The same with 8-bit inputs.
+const INT8: f32 = 3e-2;
 
 #[test]
 fn the_cpu_agrees_with_the_interpreter_at_every_launch_in_f32() {
-    check("generic", Numerics::Exact);
-    check("odd", Numerics::Exact);
+    agrees_at_every_launch("generic", cpu(Numerics::Exact), EXACT);
+    agrees_at_every_launch("odd", cpu(Numerics::Exact), EXACT);
 }
 
 #[test]
 fn the_cpu_agrees_with_the_interpreter_at_every_launch_with_8_bit_inputs() {
-    check("generic", Numerics::Int8);
-    check("odd", Numerics::Int8);
+    agrees_at_every_launch("generic", cpu(Numerics::Int8), INT8);
+    agrees_at_every_launch("odd", cpu(Numerics::Int8), INT8);
 }
 
 /// The comparison must be able to fail: here the devices compute with different inputs.
@@ -162,11 +29,11 @@ fn the_cpu_agrees_with_the_interpreter_at_every_launch_with_8_bit_inputs() {
 fn devices_with_different_numbers_are_told_apart() {
     let golden = Golden::open("generic");
     let rig = Rig::new(&golden, cpu(Numerics::Exact).precision(), 1, 40);
-    let mut pair = Pair::new(&rig, "generic", Numerics::Exact);
+    let mut pair = Pair::new(&rig, "generic, cpu", cpu(Numerics::Exact), EXACT);
     pair.device = rig.start(cpu(Numerics::Int8));
     pair.on_both(|machine| machine.start_chunk(0, &golden.prompts.prompts[1]));
     let reason = pair.run(&rig.prefill(40, 0, PrefillEnd::More), "prefill").unwrap_err();
-    assert!(reason.starts_with("generic, Exact, prefill, gdn_in.0: "), "{reason}");
+    assert!(reason.starts_with("generic, cpu, prefill, gdn_in.0: "), "{reason}");
     assert!(reason.contains("relative rms"), "{reason}");
     let plan = rig.decode(0, Choice::Device, Fusions::default());
     pair.on_both(|machine| machine.set_row(0, |row| row[control::HALT] = 0));

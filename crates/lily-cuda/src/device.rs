@@ -1,20 +1,27 @@
 //! The `Device` trait on an NVIDIA GPU.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use lily_kernels::gpu::{Family, GpuLaunch, MatrixFormat, Products, Source, Target};
+use lily_kernels::gpu::{Entry, Family, GpuLaunch, MatrixFormat, Products, Source, Target};
 use lily_kernels::table;
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, Plan, PlanId, Precision, Weight, Weights,
-    check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Plan, PlanId, Precision,
+    Weight, Weights, check_weights,
 };
 
 use crate::compiler::{Architecture, Compiler};
 use crate::driver::{DeviceInfo, DeviceMemory, Function, Gpu, Graph, KernelLaunch};
 use crate::error::CudaError;
+use crate::fetch::Fetches;
 use crate::upload::Uploader;
+
+/// Name in messages.
+const NAME: &str = "cuda";
 
 /// Device memory that stays free for the driver: contexts, modules, graphs.
 const HEADROOM_BYTES: u64 = 512 << 20;
@@ -46,12 +53,14 @@ pub struct CudaDevice {
     formats: Vec<Option<MatrixFormat>>,
     buffers: Arc<Buffers>,
     compiler: Compiler,
+    fetches: Fetches,
     gpu: Arc<Gpu>,
 }
 
 impl CudaDevice {
     /// Opens a GPU.
     pub fn new(options: CudaOptions) -> Result<Self, CudaError> {
+        let gpu = Gpu::open(options.index)?;
         Ok(Self {
             plans: Vec::new(),
             functions: HashMap::new(),
@@ -59,7 +68,8 @@ impl CudaDevice {
             formats: Vec::new(),
             buffers: Arc::default(),
             compiler: Compiler::new(options.nvrtc, options.cache),
-            gpu: Gpu::open(options.index)?,
+            fetches: Fetches::new(&gpu)?,
+            gpu,
         })
     }
 
@@ -104,16 +114,16 @@ impl CudaDevice {
         })
     }
 
-    /// A launch of a plan with its function compiled and its addresses resolved.
-    fn prepare(&mut self, plan: &Plan, index: usize) -> Result<KernelLaunch, DeviceError> {
+    /// The function that serves a launch, and its complete source.
+    fn entry(&self, plan: &Plan, index: usize) -> Result<(Entry, Source), DeviceError> {
         let launch = &plan.launches()[index];
-        let missing = || DeviceError::MissingKernel {
-            device: "cuda".into(),
-            kernel: launch.kernel.into(),
-            launch: index,
-        };
-        let kernel = table::find(launch.kernel).ok_or_else(missing)?;
-        let face = kernel.gpu.ok_or_else(missing)?;
+        let face = table::find(launch.kernel).and_then(|kernel| kernel.gpu).ok_or_else(|| {
+            DeviceError::MissingKernel {
+                device: NAME.into(),
+                kernel: launch.kernel.into(),
+                launch: index,
+            }
+        })?;
         let formats: Vec<Option<MatrixFormat>> =
             launch.bindings.iter().map(|b| self.formats[b.buffer.index()]).collect();
         let view = GpuLaunch {
@@ -124,32 +134,43 @@ impl CudaDevice {
             target: self.target(),
         };
         let entry = (face.entry)(&view).map_err(|reason| DeviceError::Unsupported {
-            device: "cuda".into(),
+            device: NAME.into(),
             kernel: launch.kernel.into(),
             launch: index,
             reason: reason.to_string(),
         })?;
-        let source = Source::assemble(kernel.name, &face, &entry);
-        let function = match self.functions.get(&source) {
-            Some(function) => function.clone(),
-            None => {
-                let cubin = self.compiler.compile(kernel.name, &source, &self.architecture())?;
-                let function = self.gpu.load(&cubin.image, entry.function)?;
-                self.functions.insert(source, function.clone());
-                function
+        let source = Source::assemble(launch.kernel, &face, &entry);
+        Ok((entry, source))
+    }
+
+    /// Compiles and loads the functions that are new, several at once.
+    fn load_functions(&mut self, wanted: &[(&'static str, &Source)]) -> Result<(), DeviceError> {
+        let mut new: Vec<(&str, &Source)> = Vec::new();
+        for &(kernel, source) in wanted {
+            if !self.functions.contains_key(source) && new.iter().all(|(_, s)| *s != source) {
+                new.push((kernel, source));
             }
-        };
-        Ok(KernelLaunch {
-            function,
-            grid: entry.grid,
-            threads: entry.threads,
-            args: launch.args.clone(),
-            pointers: launch
-                .bindings
-                .iter()
-                .map(|b| self.memory[b.buffer.index()].address())
-                .collect(),
-        })
+        }
+        let (compiler, architecture) = (&self.compiler, self.architecture());
+        let next = AtomicUsize::new(0);
+        let workers = thread::available_parallelism().map_or(1, |n| n.get()).min(new.len());
+        let images = thread::scope(|scope| {
+            let work = || {
+                let mut done = Vec::new();
+                while let Some((kernel, source)) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    done.push((*source, compiler.compile(kernel, source, &architecture)));
+                }
+                done
+            };
+            let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
+            joined.flatten().collect::<Vec<_>>()
+        });
+        for (source, cubin) in images {
+            let function = self.gpu.load(&cubin?.image, source.function)?;
+            self.functions.insert(source.clone(), function);
+        }
+        Ok(())
     }
 
     fn range(
@@ -179,7 +200,7 @@ impl CudaDevice {
 
 impl Device for CudaDevice {
     fn name(&self) -> &str {
-        "cuda"
+        NAME
     }
 
     fn precision(&self) -> Precision {
@@ -231,9 +252,29 @@ impl Device for CudaDevice {
                 self.memory.len()
             )));
         }
-        let launches: Vec<KernelLaunch> = (0..plan.launches().len())
-            .map(|index| self.prepare(plan, index))
+        let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
+            .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;
+        let wanted: Vec<(&str, &Source)> = plan
+            .launches()
+            .iter()
+            .zip(&entries)
+            .map(|(l, (_, source))| (l.kernel, source))
+            .collect();
+        self.load_functions(&wanted)?;
+        let address = |b: &Binding| self.memory[b.buffer.index()].address();
+        let launches: Vec<KernelLaunch> = plan
+            .launches()
+            .iter()
+            .zip(&entries)
+            .map(|(launch, (entry, source))| KernelLaunch {
+                function: self.functions[source].clone(),
+                grid: entry.grid,
+                threads: entry.threads,
+                args: launch.args.clone(),
+                pointers: launch.bindings.iter().map(address).collect(),
+            })
+            .collect();
         let graph = self
             .gpu
             .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, false)))?;
@@ -256,7 +297,7 @@ impl Device for CudaDevice {
             DeviceError::Usage(format!("launch {launch} of a plan of {found}"))
         })?;
         let failed = |error: CudaError| DeviceError::Launch {
-            device: "cuda".into(),
+            device: NAME.into(),
             kernel: compiled.plan.launches()[launch].label(),
             launch,
             reason: error.to_string(),
@@ -277,5 +318,19 @@ impl Device for CudaDevice {
 
     fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
+    }
+
+    fn fetch(
+        &mut self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<Fetch, DeviceError> {
+        self.range(buffer, offset, bytes, "read")?;
+        self.fetches.start(&self.memory[buffer.index()], offset, bytes)
+    }
+
+    fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
+        self.fetches.finish(fetch)
     }
 }

@@ -312,6 +312,27 @@ impl DeviceMemory {
     }
 }
 
+impl DeviceMemory {
+    /// Starts a copy out of it into page-locked memory, which must not be looked at before a mark made
+    /// after it has passed.
+    ///
+    /// # Panics
+    /// If a range is outside.
+    pub fn read_pinned(
+        &self,
+        offset: usize,
+        to: &mut PinnedMemory,
+        part: Range<usize>,
+    ) -> Result<(), CudaError> {
+        assert!(offset + part.len() <= self.bytes, "read of {} at {offset}", part.len());
+        self.gpu.enter()?;
+        let (from, stream) = (self.pointer + offset as u64, self.gpu.stream);
+        // SAFETY: the range is inside; the caller leaves the memory alone until the copy has ended.
+        let copied = unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[part], from, stream) };
+        call("cuMemcpyDtoHAsync", copied)
+    }
+}
+
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if self.gpu.wait().is_ok() {

@@ -11,6 +11,7 @@ mod device;
 #[allow(unsafe_code)]
 mod driver;
 mod error;
+mod fetch;
 #[allow(unsafe_code)]
 mod nvrtc;
 mod upload;

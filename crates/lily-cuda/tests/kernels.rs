@@ -26,11 +26,12 @@ fn every_kernel_compiles_without_spills() {
         for case in cases_in(Bar::Bf16.precision(), table::cases) {
             let launch = &case.plan.launches()[0];
             let Some(face) = table::find(launch.kernel).and_then(|k| k.gpu) else { continue };
-            let format = |b: &lily_plan::Binding| {
-                match case.weights.get(&case.plan.buffers().get(b.buffer).name)? {
-                    Weight::Matrix(matrix) => Some(MatrixFormat::of(matrix)),
-                    Weight::Vector(_) => None,
-                }
+            let format = |b: &lily_plan::Binding| match case
+                .weights
+                .get(&case.plan.buffers().get(b.buffer).name)?
+            {
+                Weight::Matrix(matrix) => Some(MatrixFormat::of(matrix)),
+                Weight::Vector(_) => None,
             };
             let formats: Vec<_> = launch.bindings.iter().map(format).collect();
             let view = GpuLaunch {

@@ -6,8 +6,15 @@
 //   TOKENS       rows of scratch for which unpacked weights are used
 // A lane takes 16 bytes of codes of each of its rows at a time. The order of every sum depends on ROW_LANES and
 // SPLITS alone, so a token's result does not depend on the tokens beside it.
+// A kernel loads its first weights before it looks at the control block: they are never written, so they may be read
+// for a halted row too, and one memory latency hides the other.
 #pragma once
 #include "affine.h"
+
+#ifdef MIN_BLOCKS  // CUDA: threadgroups that a multiprocessor has to hold; limits registers
+#undef LILY_MIN_BLOCKS
+#define LILY_MIN_BLOCKS MIN_BLOCKS
+#endif
 
 constant constexpr uint SIMD_ROWS = LANE_ROWS * 32 / ROW_LANES;      // rows of a simdgroup
 constant constexpr uint RESULT_LANES = ROW_LANES / LANE_ROWS;        // lanes that end with the same result
@@ -22,7 +29,7 @@ struct Tokens {
 
     METAL_FUNC bool lives(uint t) const { return ((live >> t) & 1) != 0; }
     // Row t, or another one in place of a row that is not computed and may hold anything.
-    METAL_FUNC uint row(uint t) const { return lives(t) ? first + t : some; }
+    METAL_FUNC uint row(uint t) const { return TOKENS == 1 || lives(t) ? first + t : some; }
 };
 
 // Finds the rows to compute; false if there are none.

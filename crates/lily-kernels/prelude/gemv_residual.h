@@ -6,10 +6,29 @@
 
 constant constexpr uint PARTIALS = SPLITS * TOKENS * COLUMNS;
 
-// Ends the columns of tile `tile_index`; `partials` [SPLITS, TOKENS, COLUMNS]. All threads call it.
+// A lane's place in the columns of a tile.
+struct ResidualLane {
+    uint split;
+    uint column;  // first column of the simdgroup
+    uint row;     // first matrix row of the lane
+    uint word;    // first word of the lane
+};
+
+METAL_FUNC ResidualLane residual_lane(uint tile_index, uint simdgroup, uint lane) {
+    ResidualLane at;
+    at.split = simdgroup % SPLITS;
+    at.column = simdgroup / SPLITS * SIMD_ROWS;
+    at.row = tile_index * COLUMNS + at.column + lane_row(lane);
+    at.word = lane_word(at.split, lane);
+    return at;
+}
+
+// `words` holds the words at the lane's place. Ends the columns of tile `tile_index`; `partials` [SPLITS, TOKENS, COLUMNS]. All threads call it.
 template <typename Inputs>
 METAL_FUNC void project_to_residual(
     const device uint4* matrix,
+    const thread ResidualLane& at,
+    thread RowWords& words,
     const thread Inputs& inputs,
     const thread Residual& residual,
     constant ResidualArgs& args,
@@ -19,23 +38,20 @@ METAL_FUNC void project_to_residual(
     uint simdgroup,
     uint lane)
 {
-    const uint split = simdgroup % SPLITS;
-    const uint column = simdgroup / SPLITS * SIMD_ROWS;
-    const uint first = tile_index * COLUMNS;
-    const uint row = first + column + lane_row(lane);
-    RowWords words;
-    load_words(matrix, row, lane_word(split, lane), words);
     // Simdgroup t ends token t.
     const bool ends = simdgroup < TOKENS && tokens.lives(simdgroup);
     const uint token_row = tokens.row(ends ? simdgroup : 0);
-    const ResidualTile tile = load_residual(residual, args, token_row, first, lane);
+    ResidualTile tile;
+    if (ends) {
+        tile = load_residual(residual, args, token_row, tile_index * COLUMNS, lane);
+    }
     float sums[LANE_ROWS * TOKENS];
-    multiply(matrix, row, lane_word(split, lane), words, inputs, sums);
+    multiply(matrix, at.row, at.word, words, inputs, sums);
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
         const float sum = sum_lanes(sums, t, lane);
         if (leads_result(lane)) {
-            partials[(split * TOKENS + t) * COLUMNS + column + result_row(lane)] = sum;
+            partials[(at.split * TOKENS + t) * COLUMNS + at.column + result_row(lane)] = sum;
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

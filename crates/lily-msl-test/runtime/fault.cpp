@@ -73,11 +73,11 @@ static void on_fault(int signal, siginfo_t* info, void* untyped) {
     const uintptr_t address = (uintptr_t)info->si_addr, pc = program_counter(context);
     const Slot* slot = slot_of(address);
     const uintptr_t stack = address - (uintptr_t)e->stacks;
-    if (slot) {
+    if (slot && argument_of(slot) >= 0) {
         record({nullptr, 0}, pc, "access at byte %zd of buffer(%d), which has %llu bytes",
             (ssize_t)(address - (uintptr_t)slot->data), argument_of(slot), (unsigned long long)slot->bytes);
     } else if (stack < STACK_BYTES * MAX_THREADS) {
-        record({nullptr, 0}, pc, "a thread needs more than %zu KiB of stack", STACK_BYTES / 1024);
+        record({nullptr, 0}, 0, "a thread needs more than %zu KiB of stack", STACK_BYTES / 1024);
     } else {
         record({nullptr, 0}, pc, "access to unmapped address %p", info->si_addr);
     }

@@ -63,8 +63,10 @@ const RUNTIME: &[(&str, &str)] = &[
 /// Symbols are bound when a library is loaded: the binder needs more stack than a fiber has.
 const SHARED: &[&str] = &["-shared", "-fPIC", "-g1", "-fdebug-compilation-dir=.", "-Wl,-z,now"];
 
-/// No contraction: sums and products round as they are written.
+/// No contraction: sums and products round as they are written. Large frames touch every page of their
+/// stack, and so the unmapped one at its end.
 const KERNEL: &[&str] = &[
+    "-fstack-clash-protection",
     "-ffp-contract=off",
     "-fno-exceptions",
     "-fno-rtti",

@@ -24,6 +24,8 @@ constant constexpr uint OWN_PITCH = 40;                   // floats of scores or
 constant constexpr uint STEPS = HEAD_DIM / 16;
 constant constexpr uint COLUMNS = HEAD_DIM % 32 == 0 ? 32 : 16;  // of outputs, handled at once
 constant constexpr uint SLICES = HEAD_DIM / COLUMNS;
+constant constexpr uint NOWHERE = 0xffffffffu;
+constant constexpr bool KEYS_EARLY = ROW_TILES == 1;      // with two, registers do not suffice to load them early
 constant constexpr uint LOADS = (TILE_KEYS * WORDS + 127) / 128;
 
 struct Outputs {
@@ -105,6 +107,9 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
 {
     threadgroup uint4 tile[TILE_KEYS * PITCH_WORDS];
     threadgroup float4 scratch[TILE_ROWS * OWN_PITCH / 4];
+    // Of each row: its place in q, gate and att, and how many keys it sees. Registers are scarcer than this.
+    threadgroup uint places[TILE_ROWS];
+    threadgroup uint sees[TILE_ROWS];
 
     const uint count = chunk_rows(control, args.step);
     const uint tiles = (args.step.rows * GROUP + TILE_ROWS - 1) / TILE_ROWS;
@@ -152,15 +157,26 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         }
     }
 
-    // A lane's row: what it sees, and its softmax so far.
-    const uint pair = first + sg * ROWS + lane / ROW_LANES;
+    // A lane's row and its softmax so far.
+    const uint row = sg * ROWS + lane / ROW_LANES;
     const uint part = lane % ROW_LANES;
-    const uint visible = base_position + pair / GROUP + 1;
+    if (part == 0) {
+        const uint pair = first + row;
+        const uint place = (pair / GROUP * args.kv_heads + kv_head) * GROUP + pair % GROUP;
+        places[row] = pair < count * GROUP ? place : NOWHERE;
+        sees[row] = base_position + pair / GROUP + 1;
+    }
     float base = LOWEST;
     float sum = 0.0f;
 
-    TileWords words = load_tile(keys, end, tid);
+    TileWords words;
+    if (KEYS_EARLY) {
+        words = load_tile(keys, end, tid);
+    }
     for (uint start = 0; start < end; start += TILE_KEYS) {
+        if (!KEYS_EARLY) {
+            words = load_tile(keys + start * WORDS, end - start, tid);
+        }
         store_tile(tile, words, tid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         words = load_tile(values + start * WORDS, end - start, tid);
@@ -188,10 +204,11 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);  // of scores to the lanes of their rows, too
         store_tile(tile, words, tid);
-        if (start + TILE_KEYS < end) {
+        if (KEYS_EARLY && start + TILE_KEYS < end) {
             words = load_tile(keys + (start + TILE_KEYS) * WORDS, end - start - TILE_KEYS, tid);
         }
 
+        const uint visible = sees[row];
         float score[FOURS][4];
         float most = LOWEST;
         const threadgroup float4* scores = (const threadgroup float4*)(own + lane / ROW_LANES * OWN_PITCH);
@@ -254,14 +271,14 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         sum += simd_shuffle_xor(sum, ushort(bit));
     }
     const float scale = 1.0f / sum;
-    const uint row = (pair / GROUP * args.kv_heads + kv_head) * GROUP + pair % GROUP;
-    const device bfloat4* gates = (const device bfloat4*)gate + row * (HEAD_DIM / 4);
-    device bfloat4* to = (device bfloat4*)att + row * (HEAD_DIM / 4);
+    const uint place = places[row];
+    const device bfloat4* gates = (const device bfloat4*)gate + place * (HEAD_DIM / 4);
+    device bfloat4* to = (device bfloat4*)att + place * (HEAD_DIM / 4);
     const threadgroup float4* outs = (const threadgroup float4*)(own + lane / ROW_LANES * OWN_PITCH);
 #pragma unroll
     for (uint c = 0; c < SLICES; c++) {
         store_slice(outputs.at[c], own);
-        if (pair < count * GROUP) {
+        if (place != NOWHERE) {
 #pragma unroll
             for (uint at = part; at < COLUMNS / 4; at += ROW_LANES) {
                 const float4 open = float4(gates[c * (COLUMNS / 4) + at]);

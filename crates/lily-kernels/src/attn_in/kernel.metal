@@ -25,15 +25,18 @@
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]])
 {
-    Tokens tokens;
     const uint first = (tile.x * SIMDGROUPS + simdgroup) * SIMD_ROWS;
-    if (first >= MATRIX_ROWS || !find_tokens(control, args.step, tile.y, tokens)) {
+    if (first >= MATRIX_ROWS) {
         return;
     }
     const uint base = min(first, uint(MATRIX_ROWS - SIMD_ROWS));
     const uint row = base + lane_row(lane);
     RowWords words;
     load_words(matrix, row, lane_word(0, lane), words);
+    Tokens tokens;
+    if (!find_tokens(control, args.step, tile.y, tokens)) {
+        return;
+    }
     float scales[TOKENS];
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {

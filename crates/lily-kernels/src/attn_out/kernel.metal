@@ -24,6 +24,9 @@
     uint lane [[thread_index_in_simdgroup]])
 {
     threadgroup float partials[PARTIALS];
+    const ResidualLane at = residual_lane(tile.x, simdgroup, lane);
+    RowWords words;
+    load_words(matrix, at.row, at.word, words);
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;
@@ -34,5 +37,6 @@
     residual.xn = xn;
     residual.x_ss = x_ss;
     const BfloatInputs inputs = bfloat_inputs(att, tokens);
-    project_to_residual(matrix, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
+    project_to_residual(
+        matrix, at, words, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
 }

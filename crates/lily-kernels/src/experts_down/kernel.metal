@@ -15,9 +15,11 @@
 #include "residual.h"
 #include "routing.h"
 
-// All threads call it; `route` and `products` [SLOTS, SIMD_ROWS] are threadgroup memory, `route` is filled.
+// All threads call it; `ids`, `route` and `products` [SLOTS, SIMD_ROWS] are threadgroup memory, the first
+// two filled: with valid ids, also for a halted row.
 METAL_FUNC void down(
     constant Args& args,
+    const device int* control,
     const device uint4* h,
     const device uint4* matrix,
     const thread Residual& residual,
@@ -31,14 +33,20 @@ METAL_FUNC void down(
 {
     const uint first = tile_index * SIMD_ROWS;
     const uint word = lane_word(0, lane);
+    RowWords words;
+    load_words(matrix, uint(ids[simdgroup]) * HIDDEN + first + lane_row(lane), word, words);
+    if (!row_lives(control, args.step, token)) {
+        return;
+    }
     ResidualTile tile;
     if (simdgroup == 0) {
         tile = load_residual(residual, args.residual, token, first, lane);
     }
     for (uint slot = simdgroup; slot < SLOTS; slot += SIMDGROUPS) {
         const uint row = uint(ids[slot]) * HIDDEN + first + lane_row(lane);
-        RowWords words;
-        load_words(matrix, row, word, words);
+        if (slot != simdgroup) {
+            load_words(matrix, row, word, words);
+        }
         BfloatInputs inputs;
         inputs.rows[0] = h + (token * SLOTS + slot) * (MATRIX_K / 8);
         float sums[LANE_ROWS];
@@ -83,11 +91,8 @@ METAL_FUNC void down(
     threadgroup float weights[SLOTS];
     threadgroup float products[SLOTS * SIMD_ROWS];
     const uint token = tile.y;
-    if (!row_lives(control, args.step, token)) {
-        return;
-    }
     if (thread_index < SLOTS) {
-        chosen[thread_index] = ids[token * SLOTS + thread_index];
+        chosen[thread_index] = int(min(uint(ids[token * SLOTS + thread_index]), uint(EXPERTS)));
         weights[thread_index] = route[token * SLOTS + thread_index];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -96,7 +101,7 @@ METAL_FUNC void down(
     residual.next_norm = next_norm;
     residual.xn = xn;
     residual.x_ss = x_ss;
-    down(args, h, matrix, residual, token, tile.x, chosen, weights, products, simdgroup, lane);
+    down(args, control, h, matrix, residual, token, tile.x, chosen, weights, products, simdgroup, lane);
 }
 
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void experts_down_fused(
@@ -117,9 +122,6 @@ METAL_FUNC void down(
     threadgroup float weights[SLOTS];
     threadgroup float products[SLOTS * SIMD_ROWS];
     const uint token = tile.y;
-    if (!row_lives(control, args.step, token)) {
-        return;
-    }
     if (simdgroup == 0) {
         const Choice choice = choose_experts(router_logits + token * LOGITS, lane);
         if (lane < SLOTS) {
@@ -133,5 +135,5 @@ METAL_FUNC void down(
     residual.next_norm = next_norm;
     residual.xn = xn;
     residual.x_ss = x_ss;
-    down(args, h, matrix, residual, token, tile.x, chosen, weights, products, simdgroup, lane);
+    down(args, control, h, matrix, residual, token, tile.x, chosen, weights, products, simdgroup, lane);
 }

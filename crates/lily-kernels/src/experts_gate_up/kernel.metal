@@ -26,11 +26,7 @@
 {
     threadgroup int chosen[SLOTS];
     const uint slot = tile.y;
-    Tokens tokens;
-    if (!find_tokens(control, args.step, tile.z, tokens)) {
-        return;
-    }
-    const uint token = tokens.first;
+    const uint token = tile.z;
     uint expert;
     if (FUSED) {
         if (simdgroup == 0) {
@@ -42,12 +38,17 @@
         threadgroup_barrier(mem_flags::mem_threadgroup);
         expert = uint(chosen[slot]);
     } else {
-        expert = uint(routing[token * SLOTS + slot]);
+        // Clamped: the ids of a halted row may be anything.
+        expert = min(uint(routing[token * SLOTS + slot]), uint(EXPERTS));
     }
     const uint first = (tile.x * SIMDGROUPS + simdgroup) * SIMD_ROWS;
     const uint row = expert * (2 * INNER) + first + lane_row(lane);
     RowWords words;
     load_words(matrix, row, lane_word(0, lane), words);
+    Tokens tokens;
+    if (!find_tokens(control, args.step, token, tokens)) {
+        return;
+    }
     const float scale = rms_scale(x_ss + token * args.norm.ss_stride, args.norm, lane);
     float sums[LANE_ROWS * TOKENS];
     multiply(matrix, row, lane_word(0, lane), words, bfloat_inputs(xn, tokens), sums);

@@ -47,6 +47,9 @@ struct HeadInputs {
     uint lane [[thread_index_in_simdgroup]])
 {
     threadgroup float partials[PARTIALS];
+    const ResidualLane at = residual_lane(tile.x, simdgroup, lane);
+    RowWords words;
+    load_words(matrix, at.row, at.word, words);
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;
@@ -63,7 +66,8 @@ struct HeadInputs {
     for (uint t = 0; t < TOKENS; t++) {
         inputs.o_ss[t] = o_ss + tokens.row(t) * (V_HEADS * O_SS_SLICES);
     }
-    project_to_residual(matrix, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
+    project_to_residual(
+        matrix, at, words, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
 }
 
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void gdn_out_normed(
@@ -80,6 +84,9 @@ struct HeadInputs {
     uint lane [[thread_index_in_simdgroup]])
 {
     threadgroup float partials[PARTIALS];
+    const ResidualLane at = residual_lane(tile.x, simdgroup, lane);
+    RowWords words;
+    load_words(matrix, at.row, at.word, words);
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;
@@ -90,5 +97,6 @@ struct HeadInputs {
     residual.xn = xn;
     residual.x_ss = x_ss;
     const BfloatInputs inputs = bfloat_inputs(og, tokens);
-    project_to_residual(matrix, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
+    project_to_residual(
+        matrix, at, words, inputs, residual, args.residual, tokens, tile.x, partials, simdgroup, lane);
 }

@@ -39,6 +39,8 @@ pub(crate) struct GemvTile {
     pub simdgroups: u32,
     /// Rows of scratch that share unpacked weights.
     pub tokens: u32,
+    /// Threadgroups that an NVIDIA multiprocessor has to hold at once; other devices do not use it.
+    pub min_blocks: u32,
 }
 
 impl GemvTile {
@@ -73,7 +75,9 @@ impl Gemv {
     pub fn wide(&self, target: Target, step_rows: u32) -> GemvTile {
         let simdgroups = if is_nvidia(target) { 4 } else { 2 };
         let tokens = tokens(step_rows);
-        GemvTile { lane_rows: 4, row_lanes: LANES, splits: 1, simdgroups, tokens }
+        // One token: the whole matrix resident at once.
+        let min_blocks = if tokens == 1 { 6 } else { 4 };
+        GemvTile { lane_rows: 4, row_lanes: LANES, splits: 1, simdgroups, tokens, min_blocks }
     }
 
     /// For the LM head: a threadgroup owns the `head_rows` rows of one candidate.
@@ -82,14 +86,16 @@ impl Gemv {
         // More tokens take more registers for each row.
         let lane_rows = if tokens == 1 { 8 } else { 4 };
         let simdgroups = head_rows / lane_rows;
-        GemvTile { lane_rows, row_lanes: LANES, splits: 1, simdgroups, tokens }
+        let min_blocks = 16 / simdgroups;
+        GemvTile { lane_rows, row_lanes: LANES, splits: 1, simdgroups, tokens, min_blocks }
     }
 
     /// For few rows: a threadgroup owns 2, its simdgroups share them.
     pub fn narrow(&self, step_rows: u32) -> GemvTile {
         let splits = self.steps().min(4);
         let tokens = tokens(step_rows);
-        GemvTile { lane_rows: 2, row_lanes: LANES, splits, simdgroups: splits, tokens }
+        let (simdgroups, min_blocks) = (splits, 1);
+        GemvTile { lane_rows: 2, row_lanes: LANES, splits, simdgroups, tokens, min_blocks }
     }
 
     /// For the residual epilogue: a threadgroup owns `columns` rows, 8 or 64, and has a simdgroup for
@@ -100,14 +106,16 @@ impl Gemv {
         let lane_rows = if few { 2 } else { 4 };
         let simdgroups = columns / lane_rows * splits;
         let tokens = tokens(step_rows);
-        GemvTile { lane_rows, row_lanes: LANES, splits, simdgroups, tokens }
+        let min_blocks = if tokens == 1 && columns <= 8 { 2 } else { 1 };
+        GemvTile { lane_rows, row_lanes: LANES, splits, simdgroups, tokens, min_blocks }
     }
 
     /// For an expert's short rows: a simdgroup owns 8 rows at once, all weights of a slot in flight.
     pub fn short(&self, slots: u32) -> GemvTile {
         let row_lanes = self.row_words().next_power_of_two().clamp(4, LANES);
         let simdgroups = slots.min(16);
-        GemvTile { lane_rows: row_lanes / 4, row_lanes, splits: 1, simdgroups, tokens: 1 }
+        let lane_rows = row_lanes / 4;
+        GemvTile { lane_rows, row_lanes, splits: 1, simdgroups, tokens: 1, min_blocks: 2 }
     }
 
     /// Adds the constants of `affine.h` alone.
@@ -130,6 +138,7 @@ impl Gemv {
             .constant("SIMDGROUPS", tile.simdgroups)
             .constant("TOKENS", tile.tokens)
             .constant("THREADS", threads)
+            .constant("MIN_BLOCKS", tile.min_blocks)
             .over(grid, threads)
     }
 
@@ -192,6 +201,8 @@ mod tests {
                     assert!(tile.lane_rows.is_power_of_two() && tile.row_lanes.is_power_of_two());
                     assert!(tile.simdgroups.is_multiple_of(tile.splits), "{tile:?}");
                     assert!(tile.threads() <= 1024, "{tile:?}");
+                    // A multiprocessor holds 2048 threads and has 64 registers for each of 1024.
+                    assert!(tile.min_blocks >= 1 && tile.min_blocks * tile.threads() <= 1024);
                 }
             }
         }

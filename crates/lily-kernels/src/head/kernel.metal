@@ -28,23 +28,28 @@ METAL_FUNC bool head_tokens(constant Args& args, const device int* control, uint
     return rows > 0;
 }
 
-// Products of the threadgroup's rows, to results [TOKENS, HEAD_ROWS] in threadgroup memory.
-METAL_FUNC void head_products(
+// Products of the threadgroup's rows, to results [TOKENS, HEAD_ROWS] in threadgroup memory. Finds the rows of
+// scratch; false if nothing is computed.
+METAL_FUNC bool head_products(
     constant Args& args,
+    const device int* control,
     const device uint4* xn,
     const device float* x_ss,
     const device uint4* matrix,
-    const thread Tokens& tokens,
-    uint group,
+    uint2 tile,
+    thread Tokens& tokens,
     threadgroup float* results,
     uint simdgroup,
     uint lane)
 {
-    const uint first = group * HEAD_ROWS + simdgroup * SIMD_ROWS;
+    const uint first = tile.x * HEAD_ROWS + simdgroup * SIMD_ROWS;
     const uint base = min(first, uint(MATRIX_ROWS - SIMD_ROWS));
     const uint row = base + lane_row(lane);
     RowWords words;
     load_words(matrix, row, lane_word(0, lane), words);
+    if (!head_tokens(args, control, tile.y, tokens)) {
+        return false;
+    }
     float scales[TOKENS];
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
@@ -57,9 +62,10 @@ METAL_FUNC void head_products(
     for (uint t = 0; t < TOKENS; t++) {
         const float logit = sum_lanes(sums, t, lane) * scales[t];
         if (leads_result(lane) && out >= first) {
-            results[t * HEAD_ROWS + (out - group * HEAD_ROWS)] = logit;
+            results[t * HEAD_ROWS + (out - tile.x * HEAD_ROWS)] = logit;
         }
     }
+    return true;
 }
 
 // Bits of a float as an integer of the same order; both zeros are equal.
@@ -81,10 +87,10 @@ METAL_FUNC int order_of(int bits) { return bits < 0 ? -(bits & 0x7fffffff) : bit
     threadgroup float results[TOKENS * HEAD_ROWS];
     const uint group = tile.x;
     Tokens tokens;
-    if (!head_tokens(args, control, tile.y, tokens)) {
+    const uint2 place = uint2(tile.x, tile.y);
+    if (!head_products(args, control, xn, x_ss, matrix, place, tokens, results, simdgroup, lane)) {
         return;
     }
-    head_products(args, xn, x_ss, matrix, tokens, group, results, simdgroup, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup >= TOKENS || !tokens.lives(simdgroup)) {
         return;
@@ -137,10 +143,10 @@ METAL_FUNC int order_of(int bits) { return bits < 0 ? -(bits & 0x7fffffff) : bit
     threadgroup float results[TOKENS * HEAD_ROWS];
     const uint group = tile.x;
     Tokens tokens;
-    if (!head_tokens(args, control, tile.y, tokens)) {
+    const uint2 place = uint2(tile.x, tile.y);
+    if (!head_products(args, control, xn, x_ss, matrix, place, tokens, results, simdgroup, lane)) {
         return;
     }
-    head_products(args, xn, x_ss, matrix, tokens, group, results, simdgroup, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simdgroup >= TOKENS || !tokens.lives(simdgroup)) {
         return;

@@ -43,16 +43,16 @@ struct NormInputs {
     uint lane [[thread_index_in_simdgroup]])
 {
     threadgroup float partials[SPLITS * TOKENS * SIMD_ROWS];
-    Tokens tokens;
-    if (!find_tokens(control, args.step, tile.y, tokens)) {
-        return;
-    }
     const uint first = tile.x * SIMD_ROWS;
     const uint base = min(first, uint(MATRIX_ROWS - SIMD_ROWS));
     const uint row = base + lane_row(lane);
     const uint word = lane_word(simdgroup, lane);
     RowWords words;
     load_words(matrix, row, word, words);
+    Tokens tokens;
+    if (!find_tokens(control, args.step, tile.y, tokens)) {
+        return;
+    }
     NormInputs inputs;
     inputs.norm = post_norm;
     float scales[TOKENS];

@@ -96,8 +96,10 @@ pub fn translate(source: &Source, dialect: Dialect) -> Result<Translation, Trans
         function: kernel.name.to_string(),
         buffers: kernel.buffers().iter().map(|p| p.to_buffer()).collect(),
         max_threads: kernel.max_threads.clone(),
-        tensor_operations: source.text.contains("<metal_tensor>")
-            || source.text.contains("MetalPerformancePrimitives"),
+        // Shared headers name the tensor headers behind a switch.
+        tensor_operations: !source.text.contains("#define TENSOR_OPERATIONS 0")
+            && (source.text.contains("<metal_tensor>")
+                || source.text.contains("MetalPerformancePrimitives")),
     })
 }
 
