@@ -1,20 +1,17 @@
 // The part of the chunked delta rule that does not depend on the state; formula and buffers in mod.rs,
-// helpers in gdn.h and float.h.
+// helpers in gdn_chunk.h.
 //
 // A threadgroup of 4 simdgroups owns a chunk of 64 tokens of one value head: tg = (chunk, head). The
 // products with keys come first, a simdgroup owns 16 tokens of them. Then T = (I + A)⁻¹ grows in the
 // place of -A: blocks of 16 on the diagonal by substitution, the others as T_IJ = T_II Σ_K (-A_IK) T_KJ.
-// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time and asks for
-// them AHEAD strips of 8 tokens early. Tokens that a short chunk does not have repeat its last one with beta = 0.
+// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time. What comes next
+// from device memory is asked for before the products of what is there. Tokens that a short chunk does not
+// have repeat its last one with beta = 0.
 // K_DIM a multiple of 32 up to 128, V_DIM of 16.
-#include "float.h"
-#include "gdn.h"
+#include "gdn_chunk.h"
 
-constant constexpr uint CHUNK = 64;
 constant constexpr uint PITCH = CHUNK + 8;    // of T
 constant constexpr uint K_PITCH = 40;         // of 32 columns of the keys
-constant constexpr uint STRIP_PITCH = 36;
-constant constexpr uint STRIP = 8 * STRIP_PITCH;
 constant constexpr uint V_GROUPS = (V_DIM + 31) / 32;
 constant constexpr uint GROUPS = V_GROUPS + K_PARTS;
 
@@ -251,7 +248,7 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const device bfloat4* from = is_v ? gv : gk;
         const ulong from_row = is_v ? ulong(start) * V_HEADS + head : ulong(start) * K_HEADS + key_head;
         const uint from_heads = is_v ? V_HEADS : K_HEADS;
-        device float* to = is_v ? chunk_u : chunk_w;
+        device float* to = (is_v ? chunk_u : chunk_w) + (ulong(start) * V_HEADS + head) * width;
         FloatSums sums[4][4];  // tokens by 16, columns by 8
 #pragma unroll
         for (uint m = 0; m < 4; m++) {
@@ -263,63 +260,41 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint column = min(first + lane % 8 * 4, width - 4);
         const device bfloat4* lane_from = from + (from_row * width + column) / 4;
         const ulong from_pitch = from_heads * width / 4;
-        bfloat4 next[AHEAD][2];
+        bfloat4 next[2];
 #pragma unroll
-        for (uint i = 0; i < 2 * AHEAD; i++) {
-            next[i / 2][i % 2] = lane_from[min(i * 4 + lane / 8, tokens - 1) * from_pitch];
+        for (uint half = 0; half < 2; half++) {
+            next[half] = lane_from[min(half * 4 + lane / 8, tokens - 1) * from_pitch];
         }
-        for (uint base = 0; base < tokens; base += 8 * AHEAD) {
+        for (uint at = 0; at < tokens; at += 8) {
 #pragma unroll
-            for (uint i = 0; i < AHEAD; i++) {
-                const uint at = base + i * 8;
-                if (at < tokens) {
+            for (uint half = 0; half < 2; half++) {
+                const uint j = half * 4 + lane / 8;
+                const float factor = is_v ? strength[at + j] : key_strength[at + j];
+                strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[half]) * factor;
+                next[half] = lane_from[min(at + 8 + j, tokens - 1) * from_pitch];
+            }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
+            FloatRight right[4];
 #pragma unroll
-                    for (uint half = 0; half < 2; half++) {
-                        const uint j = half * 4 + lane / 8;
-                        const float factor = is_v ? strength[at + j] : key_strength[at + j];
-                        strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[i][half]) * factor;
-                        const uint later = at + 8 * AHEAD + j;
-                        next[i][half] = lane_from[min(later, tokens - 1) * from_pitch];
-                    }
-                    simdgroup_barrier(mem_flags::mem_threadgroup);
-                    FloatRight right[4];
+            for (uint n = 0; n < 4; n++) {
+                load_rows(right[n], strip + n * 8, STRIP_PITCH);
+            }
+#pragma unroll
+            for (uint m = 0; m < 4; m++) {
+                if (at < m * 16 + 16) {
+                    FloatLeft left;
+                    load_rows(left, t + m * 16 * PITCH + at, PITCH);
 #pragma unroll
                     for (uint n = 0; n < 4; n++) {
-                        load_rows(right[n], strip + n * 8, STRIP_PITCH);
+                        multiply(sums[m][n], left, right[n]);
                     }
-#pragma unroll
-                    for (uint m = 0; m < 4; m++) {
-                        if (at < m * 16 + 16) {
-                            FloatLeft left;
-                            load_rows(left, t + m * 16 * PITCH + at, PITCH);
-#pragma unroll
-                            for (uint n = 0; n < 4; n++) {
-                                multiply(sums[m][n], left, right[n]);
-                            }
-                        }
-                    }
-                    simdgroup_barrier(mem_flags::mem_threadgroup);
                 }
             }
+            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
 #pragma unroll
         for (uint m = 0; m < 4; m++) {
-#pragma unroll
-            for (uint pair = 0; pair < 2; pair++) {
-                store_rows(sums[m][2 * pair], strip, 16);
-                store_rows(sums[m][2 * pair + 1], strip + 8, 16);
-                simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-                for (uint i = 0; i < 2; i++) {
-                    const uint j = m * 16 + i * 8 + lane / 4;
-                    const uint to_column = first + pair * 16 + lane % 4 * 4;
-                    if (j < tokens && to_column < width) {
-                        *(device float4*)(to + (ulong(start + j) * V_HEADS + head) * width + to_column) =
-                            strip_quarts[i * 32 + lane];
-                    }
-                }
-                simdgroup_barrier(mem_flags::mem_threadgroup);
-            }
+            store_sums(sums[m], to, V_HEADS * width, m * 16, tokens, first, width, strip_quarts, lane);
         }
     }
 }

@@ -16,7 +16,6 @@
 
 #[allow(unsafe_code)]
 mod cpu;
-mod policy;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
@@ -118,6 +117,5 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();
     Unsupported::above("the width of DeltaNet keys", args.gdn.k_dim, 128)?;
-    let entry = launch.entry("gdn_chunk_prepare").constant("AHEAD", policy::ahead(launch.target));
-    args.gdn.constants(entry)
+    args.gdn.constants(launch.entry("gdn_chunk_prepare"))
 }

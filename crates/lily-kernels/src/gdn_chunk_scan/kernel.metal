@@ -1,4 +1,4 @@
-// The chunked delta rule from chunk to chunk; formula and buffers in mod.rs, helpers in gdn.h and float.h.
+// The chunked delta rule from chunk to chunk; formula and buffers in mod.rs, helpers in gdn_chunk.h.
 //
 // A threadgroup of 4 simdgroups owns 32 value rows of one head, S [32, K_DIM], through all chunks: tg = (rows
 // / 32, head). For R and the outputs a simdgroup owns 16 of the 64 tokens; for the new state it owns
@@ -7,14 +7,11 @@
 // barriers a chunk are enough, and is asked for AHEAD strips early, the first ones of a chunk before the end
 // of the last chunk. Tokens that a short chunk does not have repeat its last one, and count for nothing:
 // their columns of P and their factors of K are zero. K_DIM a multiple of 32 up to 128, V_DIM of 16.
-#include "float.h"
-#include "gdn.h"
+#include "gdn_chunk.h"
 
-constant constexpr uint CHUNK = 64;
 constant constexpr uint VALUES = 32;
 constant constexpr uint S_PITCH = K_DIM + 8;
-constant constexpr uint R_PITCH = VALUES + 4;
-constant constexpr uint STRIP = 8 * R_PITCH;  // floats of a simdgroup's strip
+constant constexpr uint R_PITCH = STRIP_PITCH;
 constant constexpr uint COLUMNS = K_DIM / 4;  // columns of the state that a simdgroup owns
 constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
 constant constexpr uint K_LOADS = (8 * COLUMN_QUARTS + 31) / 32;
@@ -64,14 +61,7 @@ METAL_FUNC void read_ahead(
 
 // The simdgroup's columns of the keys of 8 tokens, from token `at` of the chunk on.
 METAL_FUNC void read_keys(
-    thread bfloat4* k,
-    const device bfloat4* gk,
-    uint start,
-    uint at,
-    uint tokens,
-    uint key_head,
-    uint sg,
-    uint lane)
+    thread bfloat4* k, const device bfloat4* gk, uint start, uint at, uint tokens, uint key_head, uint sg, uint lane)
 {
     if (at < tokens) {
 #pragma unroll
@@ -236,22 +226,8 @@ METAL_FUNC void read_keys(
                 }
             }
         }
-#pragma unroll
-        for (uint pair = 0; pair < 2; pair++) {
-            store_rows(sums_o[2 * pair], strip, 16);
-            store_rows(sums_o[2 * pair + 1], strip + 8, 16);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-            for (uint i = 0; i < 2; i++) {
-                const uint own_token = sg * 16 + i * 8 + lane / 4;
-                const uint value = first + pair * 16 + lane % 4 * 4;
-                if (own_token < tokens && value < V_DIM) {
-                    const ulong at = (ulong(start + own_token) * V_HEADS + head) * V_DIM + value;
-                    *(device float4*)(core + at) = strip_quarts[i * 32 + lane];
-                }
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-        }
+        device float* chunk_core = core + (ulong(start) * V_HEADS + head) * V_DIM;
+        store_sums(sums_o, chunk_core, V_HEADS * V_DIM, sg * 16, tokens, first, V_DIM, strip_quarts, lane);
 
         // 4. S <- e^(G of the last token) S + Rᵀ (left K), the simdgroup's columns; the next chunk's first reads.
         if (start + CHUNK < rows) {
