@@ -262,16 +262,16 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const ulong from_pitch = from_heads * width / 4;
         bfloat4 next[2];
 #pragma unroll
-        for (uint half = 0; half < 2; half++) {
-            next[half] = lane_from[min(half * 4 + lane / 8, tokens - 1) * from_pitch];
+        for (uint part = 0; part < 2; part++) {
+            next[part] = lane_from[min(part * 4 + lane / 8, tokens - 1) * from_pitch];
         }
         for (uint at = 0; at < tokens; at += 8) {
 #pragma unroll
-            for (uint half = 0; half < 2; half++) {
-                const uint j = half * 4 + lane / 8;
+            for (uint part = 0; part < 2; part++) {
+                const uint j = part * 4 + lane / 8;
                 const float factor = is_v ? strength[at + j] : key_strength[at + j];
-                strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[half]) * factor;
-                next[half] = lane_from[min(at + 8 + j, tokens - 1) * from_pitch];
+                strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[part]) * factor;
+                next[part] = lane_from[min(at + 8 + j, tokens - 1) * from_pitch];
             }
             simdgroup_barrier(mem_flags::mem_threadgroup);
             FloatRight right[4];
