@@ -261,7 +261,7 @@ pub enum HubError {
         lock: PathBuf,
     },
     /// The cache cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}", path.display())]
     Disk {
         /// What failed.
         action: &'static str,

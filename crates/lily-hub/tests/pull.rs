@@ -226,13 +226,7 @@ fn a_transfer_that_breaks_off_often_goes_on_by_itself() {
     let place = Place { options, ..place };
     place.hub.fail(
         ONE,
-        &[
-            Fault::Cut(100_000),
-            Fault::Status(503),
-            Fault::Cut(1_500_000),
-            Fault::Cut(5),
-            Fault::Cut(0),
-        ],
+        &[Fault::Cut(100_000), Fault::Status(503), Fault::Cut(1_500_000), Fault::Cut(5)],
     );
     let pulled = place.pull().unwrap();
     assert_eq!(pulled.received, pulled.bytes, "no byte came twice");

@@ -122,12 +122,13 @@ impl Transfer<'_> {
             .create(true)
             .open(path)
             .map_err(disk("open", path))?;
-        let found = file.metadata().map_err(disk("look at", path))?.len();
+        let mut found = file.metadata().map_err(disk("look at", path))?.len();
         if found > self.file.size {
             file.set_len(0).map_err(disk("empty", path))?;
+            found = 0;
         }
         let mut hasher = Hasher::new(self.file);
-        let bytes = hasher.read(&mut file, self.file.size).map_err(disk("read", path))?;
+        let bytes = hasher.read(&mut file, found).map_err(disk("read", path))?;
         Ok(Partial { file, hasher, bytes })
     }
 
