@@ -98,12 +98,12 @@ pub fn pull(
     }
     let client = Client::new(options)?;
     let listing = Listing::fetch(id, options, cancel)?;
+    // The small ones first: they say which weights there are, and whether the model is any use.
+    let mut wanted = listing.first()?;
     let store = Store::open(id, &listing.commit, options)?;
     let mut run =
         Run { id, options, cancel, client: &client, store: &store, received: 0, resumed: 0 };
 
-    // The small ones first: they say which weights there are, and whether the model is any use.
-    let mut wanted = listing.first()?;
     let total = sum(&wanted);
     let mut done = run.download(&wanted, total, 0, watch)?;
     let folder = store.snapshot();

@@ -36,18 +36,22 @@ pub fn locate(model: &Path) -> Result<Located> {
         let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
         return Ok(Located { folder: model.into(), name: name.to_string_lossy().into() });
     }
-    let nothing = || {
-        format!(
-            "expected a model folder or a model on the hub (ORG/NAME), found nothing at {}",
-            model.display()
-        )
-    };
     let id =
         model.to_str().filter(|_| !model.exists()).and_then(|text| ModelId::from_str(text).ok());
     let Some(id) = id else {
-        bail!("{}; `lily inspect FOLDER` says what one holds", nothing());
+        bail!(
+            "expected a model folder or a model on the hub (ORG/NAME), found nothing at {}; give a \
+             folder that holds a config.json",
+            model.display()
+        );
     };
-    let folder = Cache::from_env()?.find(&id).with_context(nothing)?;
+    let found = Cache::from_env()?.find(&id);
+    let folder = found.with_context(|| {
+        // Whoever built it so knows another way.
+        let without =
+            if cfg!(feature = "pull") { "" } else { " (and this program has no `lily pull`)" };
+        format!("found no folder {id}{without}")
+    })?;
     Ok(Located { folder, name: id.name().into() })
 }
 

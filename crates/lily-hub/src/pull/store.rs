@@ -53,7 +53,7 @@ impl<'a> Store<'a> {
         self.repo.blob_path(file.hash.digits())
     }
 
-    /// The content of a file, as far as it arrived; `huggingface_hub` continues it too.
+    /// The content of a file, as far as it arrived.
     pub(super) fn partial(&self, file: &RemoteFile) -> PathBuf {
         self.blobs().join(format!("{}.incomplete", file.hash.digits()))
     }

@@ -97,7 +97,8 @@ fn read_config(model: &Path) -> Result<Config> {
         let text = synth::plan(&preset, 0)?.config().to_string();
         return Ok(Config::from_json(&text, model)?);
     }
-    let located = locate(model)
-        .with_context(|| format!("no config.json, and none of {}", PRESETS.join(", ")))?;
+    let located = locate(model).with_context(|| {
+        format!("{} is no config.json and no preset ({})", model.display(), PRESETS.join(", "))
+    })?;
     Ok(Config::read(&located.folder)?)
 }
