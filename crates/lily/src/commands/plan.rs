@@ -98,7 +98,11 @@ fn read_config(model: &Path) -> Result<Config> {
         return Ok(Config::from_json(&text, model)?);
     }
     let located = locate(model).with_context(|| {
-        format!("{} is no config.json and no preset ({})", model.display(), PRESETS.join(", "))
+        format!(
+            "cannot read {}; give a model folder, a config.json, or one of {}",
+            model.display(),
+            PRESETS.join(", ")
+        )
     })?;
     Ok(Config::read(&located.folder)?)
 }
