@@ -62,7 +62,7 @@ pub enum Command {
 }
 
 /// Where the model is and how it runs.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct ModelArgs {
     /// Model folder in the Hugging Face / MLX layout; without it a tiny random built-in model runs.
     #[arg(short, long, value_name = "FOLDER")]

@@ -63,13 +63,13 @@ pub fn device() -> CpuDevice {
     CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 1, ..CpuOptions::default() })
 }
 
-fn model(device: Box<dyn Device>, context: usize) -> Model {
+/// The tiny model on a device.
+pub fn model(device: Box<dyn Device>, context: usize) -> Model {
     let checkpoint = Checkpoint::open(folder()).unwrap();
     let options = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
     Model {
-        id: "tiny".into(),
         engine: Engine::new(device, shape, weights, options).unwrap(),
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
@@ -90,7 +90,8 @@ pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings)
     let (shutdown, stopped) = oneshot::channel();
     let (started, address) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
-        let server = Server::new(model(device, context), settings).unwrap();
+        let server = Server::new("tiny", settings).unwrap();
+        server.handle().ready(model(device, context)).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -103,7 +104,7 @@ pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings)
                 // Also when the test has let go of the server.
                 let _ = stopped.await;
             };
-            server.serve(listener, shutdown).await.unwrap();
+            server.serve(listener, shutdown).await;
         });
         runtime.shutdown_background();
     });
