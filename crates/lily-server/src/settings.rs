@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::connection::Limits;
 use crate::guard::Guard;
 
@@ -44,8 +46,8 @@ impl Default for Settings {
             queue: 64,
             // A context of 262,144 tokens is about 1 MB of text; escapes may take six bytes each.
             body_limit: 32 << 20,
-            // A queue full of requests, and as many again for pages and probes, four times over.
-            connections: 512,
+            // Some systems let a program open 256 files.
+            connections: 200,
             // One packet in practice.
             head_timeout: Duration::from_secs(10),
             // The largest body in a minute is 4.5 Mbit/s.
@@ -124,7 +126,7 @@ impl Settings {
 
     pub(crate) fn limits(&self) -> Limits {
         Limits {
-            connections: self.connections.max(1),
+            connections: self.connections.clamp(1, Semaphore::MAX_PERMITS),
             head: self.head_timeout,
             idle: self.idle_timeout,
             write: self.write_timeout,

@@ -17,18 +17,24 @@ use crate::output::note;
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
+/// Connections besides those of requests that wait.
+const SPARE_CONNECTIONS: usize = 64;
+
 /// Runs the command until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     let source = Source::find(&args.model)?;
     let id = args.model_name.clone().unwrap_or_else(|| source.name.clone());
     let mut hosts = args.allow_host.clone();
     hosts.push(args.host.clone());
+    let usual = Settings::default();
     let settings = Settings {
         api_key: args.api_key.clone(),
         hosts,
         origins: args.allow_origin.clone(),
         queue: args.queue,
-        ..Settings::default()
+        // Whoever waits has a connection; some are left for other questions.
+        connections: usual.connections.max(args.queue.saturating_add(SPARE_CONNECTIONS)),
+        ..usual
     };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
