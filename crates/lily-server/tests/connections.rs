@@ -1,5 +1,8 @@
 //! Connections: silent, slow, many, and closed at shutdown.
 
+// A failure in a helper fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::{ErrorKind, Read, Write};

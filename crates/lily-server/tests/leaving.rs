@@ -1,5 +1,8 @@
 //! Clients that leave at any time. In a process of its own, whose memory is measured.
 
+// A failure in a helper fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use std::io::Write;

@@ -1,6 +1,9 @@
 //! What users reported of servers like this one. Each test is named by the number of its report in
 //! the project's collection, and states what must hold instead.
 
+// A failure in a helper fails the test.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{TURN_END, ask, endless, serve, serve_context};

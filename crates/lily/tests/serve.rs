@@ -26,16 +26,16 @@ fn command(args: &[&str]) -> Command {
 
 fn serve(args: &[&str]) -> Served {
     let mut child = command(&[&["--port", "0"], args].concat()).spawn().unwrap();
-    let mut notes = BufReader::new(child.stderr.take().unwrap());
-    let mut all = String::new();
-    loop {
-        let before = all.len();
-        assert!(notes.read_line(&mut all).unwrap() > 0, "the server ended: {all}");
-        if let Some(address) = all[before..].trim_end().strip_prefix("listening on http://") {
-            let address = address.to_string();
-            return Served { child, notes, address };
-        }
+    let notes = BufReader::new(child.stderr.take().unwrap());
+    let mut served = Served { child, notes, address: String::new() };
+    let mut note = String::new();
+    while served.address.is_empty() {
+        let before = note.len();
+        assert!(served.notes.read_line(&mut note).unwrap() > 0, "the server ended: {note}");
+        let address = note[before..].trim_end().strip_prefix("listening on http://");
+        served.address = address.unwrap_or_default().to_string();
     }
+    served
 }
 
 impl Served {
@@ -72,8 +72,9 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Fails if it has ended, as it should.
+        // Both fail if it has ended and was waited for, as it should.
         let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
