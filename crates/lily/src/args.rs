@@ -70,7 +70,7 @@ pub enum Command {
 }
 
 /// Where the model is and how it runs.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct ModelArgs {
     /// Model folder in the Hugging Face / MLX layout, or a model that `lily pull` downloaded;
     /// without it a tiny random built-in model runs.
