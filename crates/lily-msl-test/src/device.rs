@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lily_kernels::gpu::{GpuLaunch, MatrixFormat, Source, Target};
+use lily_kernels::gpu::{GpuLaunch, MatrixFormat, Products, Source, Target};
 use lily_kernels::table;
 use lily_plan::{
     Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Launch, Plan, PlanId, Precision,
@@ -32,11 +32,14 @@ pub struct MslOptions {
     pub workers: usize,
     /// The launches of a stage run in a random order drawn from this seed.
     pub shuffle: Option<u64>,
+    /// Form of matrix products.
+    pub products: Products,
 }
 
 impl Default for MslOptions {
     fn default() -> Self {
-        Self { checked: false, reverse: false, workers: 1, shuffle: None }
+        let products = Target::TEST.products;
+        Self { checked: false, reverse: false, workers: 1, shuffle: None, products }
     }
 }
 
@@ -107,7 +110,7 @@ impl MslTestDevice {
             grid: launch.grid,
             threads: launch.threads,
             formats: &formats,
-            target: Target::TEST,
+            target: Target { products: self.options.products, ..Target::TEST },
         };
         let entry = (face.entry)(&gpu).map_err(|e| unsupported(launch.kernel, index, e))?;
         let geometry = Geometry { grid: entry.grid, threads: entry.threads };

@@ -68,6 +68,8 @@ enum Op : uint32_t {
     OP_BARRIER,
 };
 
+// Index of the thread in its threadgroup. A function, because `thread` is a word of Metal's for what comes later.
+inline uint32_t thread_index() { return current->thread; }
 // Waits for the 32 lanes; all must be at the same operation and place.
 void meet(Op op, Place place);
 // Barriers; `flags` are Metal's mem_flags: 1 device memory, 2 threadgroup memory.

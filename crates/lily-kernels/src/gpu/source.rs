@@ -12,6 +12,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("lily.h", include_str!("../../prelude/lily.h")),
     ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
+    ("gdn_chunk.h", include_str!("../../prelude/gdn_chunk.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
     ("attention.h", include_str!("../../prelude/attention.h")),
