@@ -2,8 +2,16 @@
 
 use std::process::Command;
 
+/// Steps back to an instruction with a line: the compiler gives none to those that it merged.
+const STEPS_BACK: [u64; 6] = [0, 4, 16, 40, 80, 160];
+
 /// File and line of an offset in a library, by the first symbolizer that is there; otherwise the offset.
 pub(crate) fn place(library: &str, offset: u64) -> String {
+    let near = STEPS_BACK.iter().find_map(|step| line(library, offset.saturating_sub(*step)));
+    near.unwrap_or_else(|| format!("{library}+{offset:#x}"))
+}
+
+fn line(library: &str, offset: u64) -> Option<String> {
     let address = format!("{offset:#x}");
     let symbolizers = ["llvm-symbolizer-19", "llvm-symbolizer"];
     let commands = symbolizers
@@ -15,10 +23,10 @@ pub(crate) fn place(library: &str, offset: u64) -> String {
             && output.status.success()
             && let Some(place) = first_text(&String::from_utf8_lossy(&output.stdout))
         {
-            return place;
+            return Some(place);
         }
     }
-    format!("{library}+{address}")
+    None
 }
 
 /// The innermost frame in a kernel's text or a shared header, and not in the prelude.
@@ -32,7 +40,7 @@ fn first_text(frames: &str) -> Option<String> {
         })?;
     let mut parts = frame.trim_start_matches("./").split(':');
     let (file, line) = (parts.next()?, parts.next()?);
-    Some(format!("{file}:{line}"))
+    (line != "0").then(|| format!("{file}:{line}"))
 }
 
 #[cfg(test)]
@@ -46,5 +54,6 @@ mod tests {
         assert_eq!(first_text(frames).as_deref(), Some("topk/kernel.metal:23"));
         assert_eq!(first_text("./lily.h:9 (discriminator 2)\n").as_deref(), Some("lily.h:9"));
         assert_eq!(first_text("??:0:0\n"), None);
+        assert_eq!(first_text("./lily.h:0:0\n"), None);
     }
 }
