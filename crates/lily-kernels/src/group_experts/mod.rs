@@ -1,6 +1,6 @@
 //! Groups the (token, slot) pairs of a step by expert for the grouped products: a stable counting
 //! sort, so that within an expert the tokens stand in order; then the list of tiles of at most
-//! [`GROUPED_TILE_ROWS`](crate::GROUPED_TILE_ROWS) sorted rows of one expert.
+//! [`GROUPED_TILE_ROWS`] sorted rows of one expert.
 //!
 //! The shared expert's rows, the tokens in order, follow the routed ones. The whole work list is
 //! written: entries behind the last tile are zero, and rows = 0 ends the list. One threadgroup: each
