@@ -60,7 +60,8 @@ METAL_FUNC int saturating_add(int value, int added) { return value > LARGEST - a
         orders[simdgroup] = largest;
         ids[simdgroup] = id;
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
+    // Device memory too: every thread has read the control row before one of them writes it.
+    threadgroup_barrier(mem_flags::mem_threadgroup | mem_flags::mem_device);
     if (simdgroup > 0) {
         return;
     }
