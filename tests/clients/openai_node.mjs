@@ -30,8 +30,23 @@ assert.equal(streamed, thought);
 assert.deepEqual(reasons, ['length']);
 assert.deepEqual(usages, [whole.usage]);
 
-const text = await client.completions.create({ model, prompt: 'abc', max_tokens: 8 });
+// The answer, and a text that goes on, are the same streamed and not.
+const plain = { ...asked, reasoning_effort: 'none' };
+const answer = (await client.chat.completions.create(plain)).choices[0].message.content;
+assert.ok(answer);
+let pieces = '';
+for await (const chunk of await client.chat.completions.create({ ...plain, stream: true })) {
+  for (const choice of chunk.choices) pieces += choice.delta.content ?? '';
+}
+assert.equal(pieces, answer);
+const { messages: _messages, ...going } = { ...asked, prompt: 'abc' };
+const text = await client.completions.create(going);
 assert.equal(text.usage.prompt_tokens, 3);
+pieces = '';
+for await (const chunk of await client.completions.create({ ...going, stream: true })) {
+  for (const choice of chunk.choices) pieces += choice.text;
+}
+assert.equal(pieces, text.choices[0].text);
 
 await assert.rejects(client.chat.completions.create({ ...asked, n: 2 }), (error) => {
   assert.ok(error instanceof OpenAI.BadRequestError);

@@ -41,8 +41,16 @@ assert not hasattr(answer.choices[0].message, "reasoning_content")
 replay = QUESTION + [answer.choices[0].message, QUESTION[0]]
 client.chat.completions.create(**{**asked, "messages": replay})
 
-text = client.completions.create(model=name, prompt="abc", seed=5, max_tokens=8)
+# The answer, and a text that goes on, are the same streamed and not.
+pieces = client.chat.completions.create(**asked, reasoning_effort="none", stream=True)
+streamed = "".join(choice.delta.content or "" for chunk in pieces for choice in chunk.choices)
+assert streamed == answer.choices[0].message.content, (streamed, answer)
+going_on = dict(model=name, prompt="abc", seed=5, max_tokens=24, logit_bias=GO_ON)
+text = client.completions.create(**going_on)
 assert text.object == "text_completion" and text.usage.prompt_tokens == 3
+pieces = client.completions.create(**going_on, stream=True)
+streamed = "".join(choice.text for chunk in pieces for choice in chunk.choices)
+assert streamed == text.choices[0].text, (streamed, text)
 
 for wrong, kind in [
     ({"n": 2}, openai.BadRequestError),

@@ -31,6 +31,9 @@ pub struct CompletionRequest {
 pub enum Event<'a> {
     /// So many tokens of the prompt are read.
     Prefilled(usize),
+    /// So many tokens are generated. Comes behind the text of each token, also while there is none
+    /// or it is held back, so that work can be stopped within one token.
+    Generated(usize),
     /// Text, by the field that it belongs to. At least one of them is not empty.
     Text {
         /// Of the thought.
@@ -150,7 +153,12 @@ pub fn complete(
                     if request.stop_ids.contains(&id) {
                         return ControlFlow::Continue(());
                     }
-                    writer.push(id, tokens.len())
+                    match writer.push(id, tokens.len()) {
+                        ControlFlow::Continue(()) => {
+                            (writer.on_event)(Event::Generated(tokens.len()))
+                        }
+                        ControlFlow::Break(()) => ControlFlow::Break(()),
+                    }
                 }
             },
         )?;
@@ -269,4 +277,68 @@ fn emit(
         return ControlFlow::Continue(());
     }
     on_event(Event::Text { reasoning, content })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin_model;
+    use lily_cpu::{CpuDevice, CpuOptions};
+    use lily_model::Checkpoint;
+    use lily_model::engine::EngineOptions;
+    use lily_model::plan::model_shape;
+
+    /// One byte of a character of four: its text waits for the others.
+    const LEAD_BYTE: u32 = 0xf0;
+
+    /// Runs a completion in which `token` is chosen again and again; stops it at the event that
+    /// `leave` names, and gives the number of tokens and the text.
+    fn cut(token: u32, stop: &[&str], leave: impl Fn(Event<'_>) -> bool) -> (usize, String) {
+        let folder = builtin_model().unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let device = CpuDevice::new(CpuOptions { threads: 1, ..CpuOptions::default() });
+        let options = EngineOptions { context: 256, chunk: 64, ..EngineOptions::default() };
+        let shape = model_shape(checkpoint.config());
+        let weights = checkpoint.weights().unwrap();
+        let mut engine = Engine::new(Box::new(device), shape, weights, options).unwrap();
+        let sequence = engine.open().unwrap();
+        let mut sampling = Sampling::greedy();
+        sampling.logit_bias.insert(token, 100.0);
+        let request = CompletionRequest {
+            // Two chunks.
+            prompt: vec![1; 100],
+            thinking: Thinking::Absent,
+            max_tokens: 100,
+            stop_ids: Vec::new(),
+            stop: stop.iter().map(ToString::to_string).collect(),
+            sampling,
+        };
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let outcome = complete(&mut engine, sequence, &tokenizer, &request, &mut |event| {
+            if leave(event) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        assert_eq!(outcome.finish, FinishReason::Cancelled);
+        (outcome.tokens.len(), outcome.content)
+    }
+
+    #[test]
+    fn work_stops_at_a_token_whose_text_is_held_back() {
+        let held = "a".repeat(64);
+        let (tokens, text) = cut(u32::from(b'a'), &[&held], |event| event == Event::Generated(5));
+        // What waited for the stop string belongs to the text that was generated.
+        assert_eq!((tokens, text.as_str()), (5, "aaaaa"));
+    }
+
+    #[test]
+    fn work_stops_at_a_token_that_is_half_a_character() {
+        let (tokens, _) = cut(LEAD_BYTE, &[], |event| event == Event::Generated(1));
+        assert_eq!(tokens, 1);
+    }
+
+    #[test]
+    fn work_stops_inside_the_prompt() {
+        let (tokens, _) = cut(0, &[], |event| event == Event::Prefilled(64));
+        assert_eq!(tokens, 0);
+    }
 }

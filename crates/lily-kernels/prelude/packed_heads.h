@@ -1,5 +1,5 @@
 // Decode attention of HEADS query heads over keys of the KV head that they share: every key and value is
-// read once. Constants: HEAD_DIM (a multiple of 8 up to 256), HEADS (a power of two up to 8), SIMDGROUPS,
+// read once. Constants: HEAD_DIM (a multiple of 8 up to 256), HEADS (a power of two up to 8), THREADS,
 // SCORE_SCALE (log2(e) / sqrt(HEAD_DIM)).
 //
 // Lane l holds elements 8 l ... 8 l + 7 of queries, outputs, and of a key and its value, one 16-byte word
@@ -8,11 +8,12 @@
 #pragma once
 #include "attention.h"
 
+constant constexpr uint SIMDGROUPS = THREADS / 32;
 constant constexpr uint WORDS = HEAD_DIM / 8;
 constant constexpr uint KEYS = 4;
 constant constexpr uint SCORES = HEADS * KEYS;
 constant constexpr uint SAME = 32 / SCORES;                       // lanes with the same score
-constant constexpr uint MERGE_HEADS = HEADS > 4 ? 4 : HEADS;      // merged at once: 16 KiB for 4 simdgroups
+constant constexpr uint MERGE_HEADS = HEADS * SIMDGROUPS > 16 ? 16 / SIMDGROUPS : HEADS;  // at once, in up to 16 KiB
 constant constexpr uint MERGE_FLOATS = SIMDGROUPS * MERGE_HEADS * HEAD_DIM;
 
 // Lane l is in charge of the score of head l / SAME / KEYS and key l / SAME % KEYS of the step.
@@ -58,6 +59,14 @@ struct Rows {
 // Rows at, at + 1, ...; zeros from row `end` on, which are not read.
 METAL_FUNC Rows load_rows(const device uint4* from, uint at, uint end, uint lane) {
     Rows rows;
+    if (at + KEYS <= end) {  // no condition for each load
+        from += at * WORDS + (lane < WORDS ? lane : 0);
+#pragma unroll
+        for (uint u = 0; u < KEYS; u++) {
+            rows.word[u] = from[u * WORDS];
+        }
+        return rows;
+    }
 #pragma unroll
     for (uint u = 0; u < KEYS; u++) {
         rows.word[u] = at + u < end && lane < WORDS ? from[(at + u) * WORDS + lane] : uint4(0);
@@ -98,7 +107,7 @@ METAL_FUNC float score_keys(thread const float (&q)[HEADS][8], thread const Rows
 // Takes KEYS values with their scores.
 METAL_FUNC void take_values(thread Softmax& softmax, float score, thread const Rows& values) {
     softmax.top = max(softmax.top, score);
-    if (simd_max(score - softmax.base) > SLACK) {
+    if (simd_any(score - softmax.base > SLACK)) {
         float base = max(softmax.base, score);
 #pragma unroll
         for (uint bit = SAME; bit < SAME * KEYS; bit *= 2) {
@@ -239,6 +248,9 @@ template <uint FIRST>
 METAL_FUNC void write_part(
     thread const Softmax& softmax, const threadgroup float4* stats, threadgroup float* outs, device float* part_o,
     device float2* part_ml, uint at, uint stride, uint heads, uint tid, uint sg, uint lane) {
+    if (FIRST >= HEADS) {
+        return;
+    }
     if (FIRST > 0) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
@@ -249,7 +261,7 @@ METAL_FUNC void write_part(
         if (FIRST + h < heads) {
             const Merged merged = merge_stats(stats, FIRST + h);
             const uint part = at + (FIRST + h) * stride;
-            for (uint d = tid; d < HEAD_DIM; d += SIMDGROUPS * 32) {
+            for (uint d = tid; d < HEAD_DIM; d += THREADS) {
                 part_o[ulong(part) * HEAD_DIM + d] = merge_element(merged, outs, h, d);
             }
             if (tid == 0) {
@@ -265,7 +277,7 @@ METAL_FUNC void write_parts(
     thread const Softmax& softmax, const threadgroup float4* stats, threadgroup float* outs, device float* part_o,
     device float2* part_ml, uint at, uint stride, uint heads, uint tid, uint sg, uint lane) {
     write_part<0>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
-    if (HEADS > MERGE_HEADS) {
-        write_part<HEADS - MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
-    }
+    write_part<MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
+    write_part<2 * MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
+    write_part<3 * MERGE_HEADS>(softmax, stats, outs, part_o, part_ml, at, stride, heads, tid, sg, lane);
 }

@@ -137,7 +137,8 @@ pub(crate) fn packed_entry(
     let packed = packed_heads(group);
     let [splits, _, rows] = launch.grid;
     let grid = [splits, kv_heads * group.div_ceil(packed), rows];
-    Ok(entry.constant("HEADS", packed).over(grid, 128))
+    let threads = crate::attn_split::policy::threads(&launch.target);
+    Ok(entry.constant("HEADS", packed).constant("THREADS", threads).over(grid, threads))
 }
 
 /// Scale of the scores of heads of `head_dim` elements.
@@ -217,5 +218,58 @@ mod tests {
         assert!((sum_of_squares(&rotated) - 64.0).abs() < 1e-3);
         assert_eq!(rotated[16..], a.norm_rotate(&x, &ones, 0)[16..]);
         assert_ne!(rotated[..16], a.norm_rotate(&x, &ones, 0)[..16]);
+    }
+
+    /// What `rotary_factors` of `rotary.h` computes, in the same steps.
+    fn device_factors(turn: u64, position: u32) -> (f32, f32) {
+        let turn = (turn.wrapping_mul(u64::from(position)) >> 32) as u32;
+        let quarter = turn.wrapping_add(1 << 29) >> 30;
+        let x = turn.wrapping_sub(quarter << 30) as i32 as f32 * 1.462_918_1e-9;
+        let y = x * x;
+        let sine = [2.755_731_9e-6, -1.984_127e-4, 8.333_333e-3, -0.166_666_67];
+        let sine = x + x * y * sine.into_iter().fold(0f32, |sum, term| sum.mul_add(y, term));
+        let cosine = [-2.755_732e-7, 2.480_158_7e-5, -1.388_888_9e-3, 4.166_666_7e-2, -0.5, 1.0];
+        let cosine = cosine.into_iter().fold(0f32, |sum, term| sum.mul_add(y, term));
+        match quarter % 4 {
+            0 => (cosine, sine),
+            1 => (-sine, cosine),
+            2 => (-cosine, -sine),
+            _ => (sine, -cosine),
+        }
+    }
+
+    #[test]
+    fn device_angles_are_as_exact_at_the_last_position_as_at_the_first() {
+        let mut worst = 0f32;
+        for (dim, theta) in [(64, 1e7), (18, 5e4), (128, 1e4)] {
+            for pair in 0..dim / 2 {
+                let turn = turn(pair, dim, theta);
+                let positions = (0..262_144).step_by(977).chain([1, 65_537, 262_143, 4_000_000]);
+                for position in positions {
+                    let (cos, sin) = device_factors(turn, position);
+                    let (position, pair) = (position as usize, pair as usize);
+                    let exact = rotary(position, pair, dim as usize, f64::from(theta));
+                    worst = worst.max((cos - exact.0).abs()).max((sin - exact.1).abs());
+                }
+            }
+        }
+        assert!(worst < 2e-7, "{worst:e}");
+    }
+
+    #[test]
+    fn heads_that_a_gpu_does_not_support_are_refused_by_name() {
+        let entry = || Entry {
+            function: "attn_split",
+            text: None,
+            constants: Vec::new(),
+            grid: [1; 3],
+            threads: 128,
+        };
+        let refusal = |head_dim| head_constants(head_dim, entry()).unwrap_err().0;
+        assert_eq!(refusal(100), "head_dim is 100, need a multiple of 16");
+        assert_eq!(refusal(272), "head_dim is 272, need at most 256");
+        assert!(score_constants(96, 7, 3, entry()).unwrap_err().0.contains("7 query heads"));
+        assert!(head_constants(16, entry()).is_ok() && score_constants(96, 6, 3, entry()).is_ok());
+        assert_eq!([1, 2, 3, 8, 16].map(packed_heads), [1, 2, 4, 8, 8]);
     }
 }

@@ -201,7 +201,8 @@ fn precision(case: &Case) -> Precision {
     if any_bf16 { Precision::BF16 } else { Precision::EXACT }
 }
 
-fn run(
+/// Runs a case with these contents; gives the contents of every buffer afterwards.
+pub fn run(
     device: &mut dyn Device,
     case: &Case,
     contents: &[Contents],

@@ -309,3 +309,44 @@ pub fn step_flops(cx: &LaunchContext<'_>) -> u64 {
     let shape = cx.shape;
     (7 * shape.v_width() * shape.k_dim + 12 * shape.conv_channels()) as u64
 }
+
+#[cfg(test)]
+mod constants {
+    use super::*;
+
+    #[test]
+    fn widths_that_lanes_cannot_share_are_refused_with_what_is_needed() {
+        let entry = || Entry {
+            function: "gdn_step",
+            text: None,
+            constants: Vec::new(),
+            grid: [1, 1, 1],
+            threads: 128,
+        };
+        let real = GdnArgs {
+            k_heads: 16,
+            v_heads: 32,
+            k_dim: 128,
+            v_dim: 128,
+            conv_width: 4,
+            conv_slots: 5,
+            state_slots: 3,
+            act_bf16: 1,
+        };
+        let ready = real.constants(entry()).expect("the real model's widths");
+        assert!(ready.constants.contains(&("K_DIM", "128".into())));
+        for (args, reason) in [
+            (
+                GdnArgs { k_dim: 48, ..real },
+                "the width of DeltaNet keys is 48, need a multiple of 32",
+            ),
+            (
+                GdnArgs { v_dim: 40, ..real },
+                "the width of DeltaNet values is 40, need a multiple of 16",
+            ),
+            (GdnArgs { k_dim: 512, ..real }, "the width of DeltaNet keys is 512, need at most 256"),
+        ] {
+            assert_eq!(args.constants(entry()), Err(Unsupported(reason.into())));
+        }
+    }
+}

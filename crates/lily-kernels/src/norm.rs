@@ -8,7 +8,7 @@
 //! it, into the inputs, or after it, onto the results.
 
 use crate::cpu::SharedSlice;
-use crate::gpu::msl_struct;
+use crate::gpu::{Entry, msl_struct};
 use crate::math::rms_scale;
 use crate::shape::LaunchContext;
 
@@ -40,6 +40,11 @@ impl NormArgs {
     /// Width of the residual stream.
     pub fn hidden(&self) -> usize {
         self.hidden as usize
+    }
+
+    /// Adds the constants of `norm.h` to an entry.
+    pub fn constants(&self, entry: Entry) -> Entry {
+        entry.constant("SS_LANE_TILES", self.ss_tiles.div_ceil(32))
     }
 
     /// Row `row` of a whole buffer `[rows, hidden]`.

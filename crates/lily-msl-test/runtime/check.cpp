@@ -12,12 +12,23 @@ enum Memory { THREADGROUP, DEVICE };
 
 static const char* verb(bool write) { return write ? "write" : "read"; }
 
-// Whether an access by `thread` of this threadgroup at these epochs comes before the running lane's.
-static bool ordered(uint32_t thread, uint32_t epoch, uint16_t simd_epoch, Memory memory) {
-    const Lane* me = current;
-    if (thread == me->thread || epoch != engine->epoch[memory]) return true;
-    return thread / 32 == me->thread / 32 && simd_epoch != (uint16_t)me->simd->epoch[memory];
-}
+// The running lane and its barriers so far in one kind of memory: read once for each access.
+struct Now {
+    uint32_t thread, epoch;
+    uint16_t simd_epoch;
+
+    explicit Now(Memory memory)
+        : thread(current->thread), epoch(engine->epoch[memory]), simd_epoch((uint16_t)current->simd->epoch[memory]) {}
+
+    // Whether a barrier stands between an access by `other` of this threadgroup at these epochs and now.
+    bool behind_barrier(uint32_t other, uint32_t at_epoch, uint16_t at_simd_epoch) const {
+        return at_epoch != epoch || (other / 32 == thread / 32 && at_simd_epoch != simd_epoch);
+    }
+    // Whether that access comes before now.
+    bool follows(uint32_t other, uint32_t at_epoch, uint16_t at_simd_epoch) const {
+        return other == thread || behind_barrier(other, at_epoch, at_simd_epoch);
+    }
+};
 
 static const Array* array_around(size_t offset, size_t bytes) {
     for (const Array& array : engine->arrays) {
@@ -37,33 +48,30 @@ static const Array* array_around(size_t offset, size_t bytes) {
 }
 
 // Whether a write now races with the reads since the last write.
-static bool races_with_readers(const ThreadgroupCell& c) {
-    if (!c.reader || c.read_epoch != engine->epoch[THREADGROUP]) return false;
+static bool races_with_readers(const ThreadgroupCell& c, const Now& now) {
+    if (!c.reader || c.read_epoch != now.epoch) return false;
     if (c.flags & MANY_SIMDGROUPS) return true;
     const uint32_t reader = c.reader - 1u;
-    if (c.flags & MANY_READERS) {
-        const bool same_simd = reader / 32 == current->thread / 32;
-        return !(same_simd && c.read_simd_epoch != (uint16_t)current->simd->epoch[THREADGROUP]);
-    }
-    return !ordered(reader, c.read_epoch, c.read_simd_epoch, THREADGROUP);
+    if (c.flags & MANY_READERS) return reader / 32 != now.thread / 32 || c.read_simd_epoch == now.simd_epoch;
+    return !now.follows(reader, c.read_epoch, c.read_simd_epoch);
 }
 
-static void note_read(ThreadgroupCell& c) {
-    const uint32_t me = current->thread;
-    if (!c.reader || ordered(c.reader - 1, c.read_epoch, c.read_simd_epoch, THREADGROUP)) {
-        c.reader = me + 1;
+static void note_read(ThreadgroupCell& c, const Now& now) {
+    if (!c.reader || now.behind_barrier(c.reader - 1, c.read_epoch, c.read_simd_epoch)) {
+        c.reader = now.thread + 1;
         c.flags &= WAS_ATOMIC;
-    } else {
-        c.flags |= (c.reader - 1u) / 32 == me / 32 ? MANY_READERS : MANY_SIMDGROUPS;
+    } else if (c.reader - 1u != now.thread) {
+        c.flags |= (c.reader - 1u) / 32 == now.thread / 32 ? MANY_READERS : MANY_SIMDGROUPS;
     }
-    c.read_epoch = engine->epoch[THREADGROUP];
-    c.read_simd_epoch = current->simd->epoch[THREADGROUP];
+    c.read_epoch = now.epoch;
+    c.read_simd_epoch = now.simd_epoch;
 }
 
 static void check_threadgroup(size_t offset, size_t bytes, bool write, bool atomic, uintptr_t pc) {
     const Array* array = array_around(offset, bytes);
     if (!array) fail_outside_arrays(offset, bytes, write, pc);
     const uint32_t line = array->place.line();
+    const Now now(THREADGROUP);
     for (size_t i = offset; i < offset + bytes; i++) {
         ThreadgroupCell& c = engine->arena_shadow[i];
         const size_t byte = i - array->offset;
@@ -71,33 +79,32 @@ static void check_threadgroup(size_t offset, size_t bytes, bool write, bool atom
             fail_at(pc, "read of threadgroup memory never written: byte %zu of the array declared in line %u", byte, line);
         }
         const bool both_atomic = atomic && (c.flags & WAS_ATOMIC);
-        if (c.writer && !both_atomic && !ordered(c.writer - 1, c.write_epoch, c.write_simd_epoch, THREADGROUP)) {
+        if (c.writer && !both_atomic && !now.follows(c.writer - 1, c.write_epoch, c.write_simd_epoch)) {
             fail_at(pc, "race on threadgroup memory: %s of byte %zu of the array declared in line %u, written by thread "
                 "%u with no barrier between", verb(write), byte, line, c.writer - 1);
         }
         if (!write) {
-            note_read(c);
+            note_read(c, now);
             continue;
         }
-        if (!both_atomic && races_with_readers(c)) {
+        if (!both_atomic && races_with_readers(c, now)) {
             const char* others = c.flags & (MANY_READERS | MANY_SIMDGROUPS) ? " and others" : "";
             fail_at(pc, "race on threadgroup memory: write of byte %zu of the array declared in line %u, read by thread "
                 "%u%s with no barrier between", byte, line, c.reader - 1, others);
         }
-        c.writer = current->thread + 1;
-        c.write_epoch = engine->epoch[THREADGROUP];
-        c.write_simd_epoch = current->simd->epoch[THREADGROUP];
+        c.writer = now.thread + 1;
+        c.write_epoch = now.epoch;
+        c.write_simd_epoch = now.simd_epoch;
         c.reader = 0;
         c.flags = atomic ? WAS_ATOMIC : 0;
     }
 }
 
-// As `ordered`, for a thread of the grid: threadgroups are never ordered.
-static bool ordered_in_grid(uint32_t thread, uint16_t epoch, uint16_t simd_epoch) {
-    const uint32_t first = engine->group * MAX_THREADS;
-    if (thread < first || thread >= first + MAX_THREADS) return false;
-    if (epoch != (uint16_t)engine->epoch[DEVICE]) return true;
-    return ordered(thread - first, engine->epoch[DEVICE], simd_epoch, DEVICE);
+// As `follows`, for a thread of the grid: threadgroups are never ordered.
+static bool follows_in_grid(const Now& now, uint32_t first, uint32_t thread, uint16_t epoch, uint16_t simd_epoch) {
+    if (thread - first >= MAX_THREADS) return false;
+    if (epoch != (uint16_t)now.epoch) return true;
+    return now.follows(thread - first, now.epoch, simd_epoch);
 }
 
 static void check_device(Slot* slot, intptr_t offset, size_t bytes, bool write, bool atomic, uintptr_t pc) {
@@ -109,30 +116,30 @@ static void check_device(Slot* slot, intptr_t offset, size_t bytes, bool write, 
         if (write) fail_at(pc, "write to buffer(%d), which the kernel takes as read-only", argument_of(slot));
         return;
     }
-    const uint32_t me = engine->group * MAX_THREADS + current->thread;
-    const uint16_t epoch = engine->epoch[DEVICE], simd_epoch = current->simd->epoch[DEVICE];
+    const Now now(DEVICE);
+    const uint32_t first = engine->group * MAX_THREADS, me = first + now.thread;
     for (intptr_t i = offset; i < offset + (intptr_t)bytes; i++) {
         DeviceCell& c = slot->shadow[i];
         const bool was_atomic = c.writer >> 31;
         const uint32_t writer = c.writer & 0x7fffffffu;
         const bool both_atomic = was_atomic && atomic;
-        if (writer && !both_atomic && !ordered_in_grid(writer - 1, c.write_epoch, c.write_simd_epoch)) {
+        if (writer && !both_atomic && !follows_in_grid(now, first, writer - 1, c.write_epoch, c.write_simd_epoch)) {
             fail_at(pc, "race on device memory: %s of byte %zd of buffer(%d), written by threadgroup %u thread %u",
                 verb(write), (ssize_t)i, argument_of(slot), (writer - 1) / MAX_THREADS, (writer - 1) % MAX_THREADS);
         }
         if (!write) {
             c.reader = me + 1;
-            c.read_epoch = epoch;
-            c.read_simd_epoch = simd_epoch;
+            c.read_epoch = (uint16_t)now.epoch;
+            c.read_simd_epoch = now.simd_epoch;
             continue;
         }
-        if (c.reader && !both_atomic && !ordered_in_grid(c.reader - 1, c.read_epoch, c.read_simd_epoch)) {
+        if (c.reader && !both_atomic && !follows_in_grid(now, first, c.reader - 1, c.read_epoch, c.read_simd_epoch)) {
             fail_at(pc, "race on device memory: write of byte %zd of buffer(%d), read by threadgroup %u thread %u",
                 (ssize_t)i, argument_of(slot), (c.reader - 1) / MAX_THREADS, (c.reader - 1) % MAX_THREADS);
         }
         c.writer = (me + 1) | (atomic ? 0x80000000u : 0);
-        c.write_epoch = epoch;
-        c.write_simd_epoch = simd_epoch;
+        c.write_epoch = (uint16_t)now.epoch;
+        c.write_simd_epoch = now.simd_epoch;
         c.reader = 0;
     }
 }

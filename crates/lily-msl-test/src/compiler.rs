@@ -71,12 +71,14 @@ const KERNEL: &[&str] = &[
     "-fno-exceptions",
     "-fno-rtti",
     "-fvisibility=hidden",
+    "-nostdlib",
+    "-lm",
     "-Wno-duplicate-decl-specifier",
 ];
 
 /// Warnings that stand for what Metal refuses: doubles, implicit rounding, arrays of variable length.
 const FAST: &[&str] = &[
-    "-O1",
+    "-O2",
     "-Werror",
     "-Wall",
     "-Wextra",
@@ -99,9 +101,18 @@ const CHECKED: &[&str] = &[
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-DLILY_CHECKED",
-    "-fsanitize-coverage=edge,trace-pc-guard,trace-loads,trace-stores",
+    "-fsanitize-coverage=func,trace-pc-guard,trace-loads,trace-stores",
     "-fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero,float-cast-overflow",
 ];
+
+/// Instructions of this machine that kernels use much; they change no result.
+fn instructions() -> &'static [&'static str] {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
+        return &["-mavx2", "-mfma"];
+    }
+    &[]
+}
 
 /// A clang with the folder of files made by it.
 pub(crate) struct Toolchain {
@@ -125,7 +136,7 @@ impl Toolchain {
         let (clang, version) = find_clang()?;
         let files = || RUNTIME.iter().chain(prelude::CPU);
         let parts = files().flat_map(|(name, text)| [*name, *text]);
-        let flags = SHARED.iter().chain(KERNEL).chain(FAST).chain(CHECKED).copied();
+        let flags = [SHARED, KERNEL, FAST, CHECKED, instructions()].concat();
         let folder = cache::cache_folder().join(cache::key(parts.chain(flags).chain([&*version])));
         for (set, files) in [("runtime", RUNTIME), ("prelude", prelude::CPU)] {
             for (name, text) in files {
@@ -165,12 +176,12 @@ impl Toolchain {
             // Template arguments of class type, which tensor operations have, are C++20.
             let standard = if translation.tensor_operations { "-std=c++20" } else { "-std=c++14" };
             let mut command = Command::new(&self.clang);
-            command.args(SHARED).args(KERNEL).arg(standard);
+            command.args(SHARED).args(KERNEL).args(instructions()).arg(standard);
             command.args(if build == Build::Fast { FAST } else { CHECKED });
             command.arg("-isystem").arg(self.folder.join("prelude")).arg(&text);
             run(&mut command, &library)?.map_err(CompileError::Text)?;
         }
-        Kernel::load(&self.runtime, &library, translation).map_err(|e| at(&library, e))
+        Kernel::load(&self.runtime, &library, translation, build).map_err(|e| at(&library, e))
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lily_kernels::gpu::{GpuLaunch, MatrixFormat, Products, Source, Target};
 use lily_kernels::table;
 use lily_plan::{
-    Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Plan, PlanId, Precision, Weight,
-    Weights, check_weights,
+    Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Launch, Plan, PlanId, Precision,
+    Weight, Weights, check_weights,
 };
 
 use crate::compiler::{Build, CompileError, compile};
@@ -54,14 +54,20 @@ struct Storage {
 struct Prepared {
     kernel: Arc<Kernel>,
     geometry: Geometry,
-    args: Block,
+    /// Where its argument struct lies.
+    args: usize,
 }
 
 /// A compiled plan.
 struct Compiled {
     plan: Arc<Plan>,
     launches: Vec<Prepared>,
+    /// Argument structs of all launches.
+    args: Block,
 }
+
+/// Alignment of argument structs.
+const ARGS_ALIGN: usize = 16;
 
 /// Metal texts on a CPU.
 pub struct MslTestDevice {
@@ -111,14 +117,8 @@ impl MslTestDevice {
         Ok((Source::assemble(launch.kernel, &face, &entry), geometry))
     }
 
-    fn prepare(
-        &self,
-        plan: &Plan,
-        index: usize,
-        kernel: Arc<Kernel>,
-        geometry: Geometry,
-    ) -> Result<Prepared, DeviceError> {
-        let launch = &plan.launches()[index];
+    /// Checks that a kernel takes what a launch binds.
+    fn check(launch: &Launch, index: usize, kernel: &Kernel) -> Result<(), DeviceError> {
         let refuse = |reason: String| Err(unsupported(launch.kernel, index, reason));
         let (found, need) = (kernel.buffers().len(), launch.bindings.len() + 1);
         if found != need {
@@ -136,8 +136,7 @@ impl MslTestDevice {
                 return refuse(format!("buffer `{}` is bound twice and written", binding.role));
             }
         }
-        let args = filled(&launch.args)?;
-        Ok(Prepared { kernel, geometry, args })
+        Ok(())
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
@@ -150,13 +149,15 @@ impl MslTestDevice {
     fn run(&self, compiled: &Compiled, index: usize) -> Result<(), DeviceError> {
         let launch = &compiled.plan.launches()[index];
         let prepared = &compiled.launches[index];
-        let bindings: Vec<_> = std::iter::once(prepared.args.binding())
+        let args = compiled.args.part(prepared.args, launch.args.len()).ok_or_else(|| {
+            DeviceError::Usage(format!("launch {index} has no arguments, compile its plan again"))
+        })?;
+        let bindings: Vec<_> = std::iter::once(args)
             .chain(launch.bindings.iter().map(|b| self.storage[b.buffer.index()].block.binding()))
             .collect();
         let order = if self.options.reverse { Order::Reverse } else { Order::Forward };
         let workers = self.options.workers;
-        let result =
-            prepared.kernel.run(prepared.geometry, &bindings, self.build(), order, workers);
+        let result = prepared.kernel.run(prepared.geometry, &bindings, order, workers);
         result.map_err(|failure| DeviceError::Launch {
             device: NAME.into(),
             kernel: launch.label(),
@@ -296,18 +297,23 @@ impl Device for MslTestDevice {
             indices.map(|index| self.source(plan, index)).collect::<Result<_, _>>()?;
         let (sources, geometries): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
         let kernels = compile_all(&sources, self.build());
-        let mut launches = Vec::new();
+        let (mut launches, mut args) = (Vec::new(), Vec::new());
         for (index, (source, geometry)) in sources.iter().zip(geometries).enumerate() {
+            let launch = &plan.launches()[index];
             let kernel = match &kernels[source] {
                 Ok(kernel) => kernel.clone(),
                 Err(e @ (CompileError::Translate(_) | CompileError::Text(_))) => {
-                    return Err(unsupported(plan.launches()[index].kernel, index, e));
+                    return Err(unsupported(launch.kernel, index, e));
                 }
                 Err(e) => return Err(unavailable(e)),
             };
-            launches.push(self.prepare(plan, index, kernel, geometry)?);
+            Self::check(launch, index, &kernel)?;
+            launches.push(Prepared { kernel, geometry, args: args.len() });
+            args.extend_from_slice(&launch.args);
+            args.resize(args.len().next_multiple_of(ARGS_ALIGN), 0);
         }
-        self.plans.push(Compiled { plan: plan.clone(), launches });
+        let args = filled(&args)?;
+        self.plans.push(Compiled { plan: plan.clone(), launches, args });
         Ok(PlanId(self.plans.len() - 1))
     }
 

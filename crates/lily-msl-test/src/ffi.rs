@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW, Symbol};
 use lily_kernels::gpu::translate::{BufferParam, Translation};
 
+use crate::compiler::Build;
 use crate::memory::Block;
 use crate::symbols;
 
@@ -87,6 +88,7 @@ pub struct Kernel {
     name: String,
     buffers: Vec<BufferParam>,
     max_threads: u32,
+    build: Build,
     _library: Library,
 }
 
@@ -136,6 +138,7 @@ impl Kernel {
         runtime: &'static Runtime,
         path: &Path,
         translation: &Translation,
+        build: Build,
     ) -> Result<Self, libloading::Error> {
         // SAFETY: the library is a translation's, compiled by this crate: no initialisers, and these two
         // symbols with these types.
@@ -152,6 +155,7 @@ impl Kernel {
             name: translation.function.clone(),
             buffers: translation.buffers.clone(),
             max_threads,
+            build,
             _library: library,
         })
     }
@@ -166,12 +170,11 @@ impl Kernel {
         &self.buffers
     }
 
-    /// Runs a launch on `workers` threads; the build is the one that the kernel was compiled for.
+    /// Runs a launch on `workers` threads; a checked one on one thread.
     pub fn run(
         &self,
         geometry: Geometry,
         bindings: &[Binding<'_>],
-        build: crate::Build,
         order: Order,
         workers: usize,
     ) -> Result<(), Failure> {
@@ -202,7 +205,7 @@ impl Kernel {
             n_buffers: buffers.len() as u32,
             threads,
             grid,
-            checked: u32::from(build == crate::Build::Checked),
+            checked: u32::from(self.build == Build::Checked),
             reverse: u32::from(order == Order::Reverse),
             workers: workers as u32,
         };

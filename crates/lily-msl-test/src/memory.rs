@@ -65,6 +65,16 @@ impl Block {
     pub fn binding(&self) -> Binding<'_> {
         Binding { data: self.data, bytes: self.bytes as u64, block: PhantomData }
     }
+
+    /// A part of the memory as an argument of a launch; `None` if it is outside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Option<Binding<'_>> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return None;
+        }
+        // SAFETY: the offset is inside of the allocation, or at its end.
+        let data = unsafe { self.data.add(offset) };
+        Some(Binding { data, bytes: bytes as u64, block: PhantomData })
+    }
 }
 
 impl Drop for Block {

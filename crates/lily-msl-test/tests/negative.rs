@@ -13,13 +13,16 @@ use lily_kernels::gpu::Source;
 use lily_kernels::gpu::translate::{Dialect, translate};
 use lily_msl_test::{Block, Build, CompileError, Geometry, Order, compile};
 
+/// Contents of a buffer, and what they must be after the launch.
+type Contents = (Vec<u8>, Vec<u8>);
+
 /// A correct text with its launch.
 struct Victim {
     name: &'static str,
     text: &'static str,
     geometry: Geometry,
-    /// Contents of the buffers behind the arguments, and what they must be afterwards.
-    buffers: fn() -> Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of the buffers behind the arguments.
+    buffers: fn() -> Vec<Contents>,
 }
 
 const VICTIMS: [Victim; 2] = [
@@ -47,7 +50,7 @@ fn bfloats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
 }
 
 /// Rows of 2 and of -4: normalised they are 1 and -1.
-fn norm_buffers() -> Vec<(Vec<u8>, Vec<u8>)> {
+fn norm_buffers() -> Vec<Contents> {
     let rows = |a: f32, b: f32| std::iter::repeat_n(a, 512).chain(std::iter::repeat_n(b, 512));
     let x = words(rows(2.0, -4.0).map(f32::to_bits));
     let y = (vec![0xff; 2048], bfloats(rows(1.0, -1.0)));
@@ -55,7 +58,7 @@ fn norm_buffers() -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Small integers: every sum is exact.
-fn product_buffers() -> Vec<(Vec<u8>, Vec<u8>)> {
+fn product_buffers() -> Vec<Contents> {
     let a = |row: usize, k: usize| ((row * 3 + k) % 5) as f32 - 2.0;
     let b = |column: usize, k: usize| ((column + 2 * k) % 7) as f32 - 3.0;
     let matrix = |rows: usize, at: &dyn Fn(usize, usize) -> f32| {
@@ -86,7 +89,7 @@ fn run(victim: &Victim, text: &str, build: Build, order: Order) -> Result<(), St
         blocks.push((block, after));
     }
     let bindings: Vec<_> = blocks.iter().map(|(block, _)| block.binding()).collect();
-    kernel.run(victim.geometry, &bindings, build, order, 1).map_err(|e| e.to_string())?;
+    kernel.run(victim.geometry, &bindings, order, 1).map_err(|e| e.to_string())?;
     for (index, (block, after)) in blocks.iter().enumerate() {
         let mut found = vec![0; after.len()];
         assert!(block.read(0, &mut found));

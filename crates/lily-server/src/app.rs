@@ -1,27 +1,32 @@
 //! What all routes share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
+use axum::response::Response;
 use lily_chat::CompletionRequest;
 use lily_model::GenerationDefaults;
 use lily_text::{PromptEncoder, Thinking};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
+use crate::body::BodyLimits;
 use crate::error::ApiError;
 use crate::queue::{Job, Update};
+use crate::reply::Kind;
 use crate::schema::{Common, Served};
+use crate::sse::respond;
 use crate::worker::Worker;
-use std::sync::Arc;
 
 /// The served model and its worker.
 pub(crate) struct App {
     pub worker: Arc<Worker>,
     pub encoder: PromptEncoder,
     /// One request is turned into ids at a time: a long one takes memory many times its size.
-    pub encoding: tokio::sync::Semaphore,
+    pub encoding: Arc<Semaphore>,
     pub model_id: String,
-    /// Seconds since 1970, when the server was set up.
+    /// Seconds since 1970, when the model was ready.
     pub created: u64,
     /// Positions of a sequence.
     pub context: usize,
@@ -30,6 +35,7 @@ pub(crate) struct App {
     pub defaults: GenerationDefaults,
     pub stop_ids: Vec<u32>,
     pub heartbeat: Duration,
+    pub body: BodyLimits,
     /// Becomes true when replies must end.
     pub abort: watch::Receiver<bool>,
 }
@@ -63,6 +69,28 @@ impl App {
             return Err(ApiError::context_length(param, prompt.len(), self.context));
         }
         Ok(())
+    }
+
+    /// Checks a request, runs it and answers it.
+    pub async fn answer(
+        self: &Arc<Self>,
+        kind: Kind,
+        body: Bytes,
+        prepare: fn(&Self, &[u8]) -> Result<Prepared, ApiError>,
+    ) -> Result<Response, ApiError> {
+        let app = Arc::clone(self);
+        // The semaphore is never closed.
+        let turn = Arc::clone(&self.encoding).acquire_owned().await.ok();
+        // A long conversation takes a while to encode; the other connections go on.
+        let prepared = tokio::task::spawn_blocking(move || {
+            // Also while nobody waits for the result any more.
+            let _turn = turn;
+            prepare(&app, &body)
+        });
+        let prepared = prepared
+            .await
+            .map_err(|_| ApiError::internal("the request could not be encoded"))??;
+        respond(self, kind, prepared)
     }
 
     /// Puts a request into the queue.

@@ -2,52 +2,64 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::{Request, State};
 use axum::response::Response;
 use lily_text::{ChatInput, Markers, TemplateOptions};
 use serde_json::{Map, Value, json};
 
 use crate::app::{App, Prepared};
+use crate::body::read_body;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong_type};
 use crate::messages::messages;
 use crate::reply::Kind;
-use crate::routes::read_body;
-use crate::schema::Common;
-use crate::sse::respond;
+use crate::schema::{Common, Served};
+use crate::shared::Shared;
 
 /// Answers a conversation.
 pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
-    body: Result<Bytes, BytesRejection>,
+    State(shared): State<Arc<Shared>>,
+    request: Request,
 ) -> Result<Response, ApiError> {
-    let body = read_body(body)?;
-    let shared = Arc::clone(&app);
-    // A long conversation takes a while to encode; the other connections go on.
-    let _turn = app.encoding.acquire().await;
-    let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &body))
-        .await
-        .map_err(|_| ApiError::internal("the request could not be encoded"))??;
-    respond(&app, Kind::Chat, prepared).await
+    let app = shared.app()?;
+    let body = read_body(request, &app.body, shared.closing()).await?;
+    app.answer(Kind::Chat, body, prepare).await
 }
 
 fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
-    let mut fields = Fields::parse(body)?;
-    let common = Common::take(&mut fields, &app.served())?;
-    refuse_unsupported(&mut fields)?;
-    fields.ignore(&["parallel_tool_calls", "service_tier", "safety_identifier"]);
-    fields.ignore(&["prompt_cache_key", "prompt_cache_retention"]);
-    let options = template_options(&mut fields, app.encoder.template().source())?;
-    let (messages, ignored_in_messages) = messages(fields.take("messages"))?;
-    let mut ignored = fields.finish()?;
-    ignored.extend(ignored_in_messages);
+    let ChatRequest { common, options, messages, ignored } =
+        ChatRequest::parse(body, &app.served(), app.encoder.template().variables())?;
     let input = ChatInput { messages: &messages, tools: None, options: &options };
     let prompt = app.encoder.encode(&input, Markers::Plain);
     let prompt = prompt.map_err(|error| ApiError::text("messages", &error))?;
     app.check_prompt(&prompt.ids, "messages")?;
     Ok(Prepared { prompt: prompt.ids, thinking: prompt.thinking, common, ignored })
+}
+
+/// A request that is checked, as far as it can be without a tokenizer.
+#[derive(Debug)]
+pub(crate) struct ChatRequest {
+    pub common: Common,
+    pub options: TemplateOptions,
+    pub messages: Vec<Value>,
+    /// Fields that change nothing.
+    pub ignored: Vec<String>,
+}
+
+impl ChatRequest {
+    /// Checks a body; `variables` are those that the template reads.
+    pub fn parse(body: &[u8], served: &Served, variables: &[String]) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        let common = Common::take(&mut fields, served)?;
+        refuse_unsupported(&mut fields)?;
+        fields.ignore(&["parallel_tool_calls", "service_tier", "safety_identifier"]);
+        fields.ignore(&["prompt_cache_key", "prompt_cache_retention"]);
+        let options = template_options(&mut fields, variables)?;
+        let (messages, ignored_in_messages) = messages(fields.take("messages"))?;
+        let mut ignored = fields.finish()?;
+        ignored.extend(ignored_in_messages);
+        Ok(Self { common, options, messages, ignored })
+    }
 }
 
 /// Fields of the API that this server does not have yet.
@@ -71,7 +83,10 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 /// Thinking can be switched in three ways; they must agree.
-fn template_options(fields: &mut Fields, template: &str) -> Result<TemplateOptions, ApiError> {
+fn template_options(
+    fields: &mut Fields,
+    variables: &[String],
+) -> Result<TemplateOptions, ApiError> {
     let mut extra = match fields.take("chat_template_kwargs") {
         None => Map::new(),
         Some(Value::Object(extra)) => extra,
@@ -91,16 +106,12 @@ fn template_options(fields: &mut Fields, template: &str) -> Result<TemplateOptio
         return Err(ApiError::field(other, message));
     }
     let preserve_thinking = variable(&mut extra, "preserve_thinking")?;
-    for name in extra.keys() {
+    if let Some(name) = extra.keys().find(|&name| !variables.contains(name)) {
         let full = format!("chat_template_kwargs.{name}");
-        if ["messages", "tools", "add_generation_prompt"].contains(&name.as_str()) {
-            let message = format!("`{full}` is set by the server; leave it out");
-            return Err(ApiError::field(full, message));
-        }
-        if !template.contains(name.as_str()) {
-            let message = format!("the model's chat template does not use `{full}`; leave it out");
-            return Err(ApiError::field(full, message));
-        }
+        let message = format!(
+            "`{full}` is no variable that the model's chat template lets a request set; leave it out"
+        );
+        return Err(ApiError::field(full, message));
     }
     Ok(TemplateOptions {
         enable_thinking: first.map(|(_, on)| on),
@@ -142,7 +153,7 @@ mod tests {
 
     fn options(body: Value) -> Result<TemplateOptions, ApiError> {
         let mut fields = Fields::parse(body.to_string().as_bytes())?;
-        let options = template_options(&mut fields, "{{ mood }} {{ messages }}")?;
+        let options = template_options(&mut fields, &["mood".to_string()])?;
         fields.finish()?;
         Ok(options)
     }
@@ -174,6 +185,10 @@ mod tests {
             (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs"),
             (json!({ "chat_template_kwargs": { "x1": 1 } }), "chat_template_kwargs.x1"),
             (json!({ "chat_template_kwargs": { "messages": 1 } }), "chat_template_kwargs.messages"),
+            (
+                json!({ "chat_template_kwargs": { "mood": 1, "moo": 1 } }),
+                "chat_template_kwargs.moo",
+            ),
         ] {
             let error = options(body.clone()).expect_err(&body.to_string()).body();
             assert_eq!(error["error"]["param"], param, "{body}");

@@ -1,5 +1,7 @@
 //! Errors in the shape of the OpenAI API.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -8,6 +10,9 @@ use lily_model::engine::EngineError;
 use lily_model::sampling::SamplingError;
 use lily_text::TextError;
 use serde_json::{Value, json};
+
+/// Type of every body that is not a stream of events.
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +66,27 @@ impl ApiError {
         Self::server(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
     }
 
+    /// The model is not there yet.
+    pub fn loading() -> Self {
+        let message = "the model is still being loaded; send the request again in a moment";
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "model_loading", message)
+    }
+
+    /// The body has more bytes than could be used.
+    pub fn body_too_large(limit: usize) -> Self {
+        let message = format!("the body is larger than the {limit} bytes allowed here; send less");
+        Self::request(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
+    }
+
+    /// The body takes too long.
+    pub fn body_timeout(limit: Duration) -> Self {
+        let message = format!(
+            "the body did not come to its end within {:.0} s; send it again",
+            limit.as_secs_f64()
+        );
+        Self::request(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+    }
+
     /// The server is going away.
     pub fn shutting_down() -> Self {
         let message = "the server is shutting down; send the request again once it is back";
@@ -94,6 +120,16 @@ impl ApiError {
             }
             ChatError::Text(text) => Self::text("stop", text),
             _ => Self::internal(error.to_string()),
+        }
+    }
+
+    /// Whatever a library below says in words of its own.
+    pub fn of_status(status: StatusCode) -> Self {
+        let reason = status.canonical_reason().unwrap_or("no reason given");
+        let message = format!("the request was refused: {reason}; see docs/server-api.md");
+        match status.is_server_error() {
+            true => Self { status, ..Self::internal(message) },
+            false => Self::request(status, "bad_request", message),
         }
     }
 
@@ -137,7 +173,6 @@ impl IntoResponse for ApiError {
 pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response {
     let mut response = Response::new(Body::from(value.to_string()));
     *response.status_mut() = status;
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     response
 }

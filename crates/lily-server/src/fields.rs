@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::json::{self, JsonError};
 
 /// The fields that nobody has asked for yet.
 #[derive(Debug)]
@@ -24,10 +25,14 @@ impl Fields {
             let message = format!("expected a JSON object as the body, but {found}");
             ApiError::request(StatusCode::BAD_REQUEST, "invalid_json", message)
         };
-        match serde_json::from_slice(body) {
+        match json::parse(body) {
             Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new())),
             Ok(other) => Err(refuse(format!("found {}", kind(&other)))),
-            Err(error) => Err(refuse(format!("it does not parse: {error}"))),
+            Err(JsonError::Syntax(error)) => Err(refuse(format!("it does not parse: {error}"))),
+            Err(JsonError::Repeated(path)) => {
+                let message = format!("`{path}` is given twice; give it once");
+                Err(ApiError::field(path, message))
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, JSON};
 use crate::sse::IGNORED;
 
 /// What is allowed.
@@ -41,7 +41,7 @@ pub(crate) async fn guard(
     } else if request.uri().path() != "/health" && !guard.has_key(request.headers()) {
         ApiError::unauthorized().into_response()
     } else {
-        next.run(request).await
+        in_shape(next.run(request).await)
     };
     if let Some(origin) = origin {
         let headers = response.headers_mut();
@@ -50,6 +50,20 @@ pub(crate) async fn guard(
         headers.append(header::VARY, HeaderValue::from_static("Origin"));
     }
     response
+}
+
+/// Errors that a library below has answered get the shape of all others.
+fn in_shape(response: Response) -> Response {
+    let status = response.status();
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == JSON);
+    if is_json || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let mut shaped = ApiError::of_status(status).into_response();
+    if let Some(allow) = response.headers().get(header::ALLOW) {
+        shaped.headers_mut().insert(header::ALLOW, allow.clone());
+    }
+    shaped
 }
 
 impl Guard {

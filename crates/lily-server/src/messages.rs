@@ -13,9 +13,10 @@ pub(crate) fn messages(value: Option<Value>) -> Result<(Vec<Value>, Vec<String>)
         None => {
             return Err(ApiError::field("messages", "`messages` is missing; give at least one"));
         }
-        Some(other) => {
-            return Err(wrong_type("messages", "an array of at least one message", &other));
+        Some(Value::Array(_)) => {
+            return Err(ApiError::field("messages", "`messages` is empty; give at least one"));
         }
+        Some(other) => return Err(wrong_type("messages", "an array of messages", &other)),
     };
     let mut ignored = Vec::new();
     let mut checked = Vec::with_capacity(messages.len());

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
@@ -17,9 +16,10 @@ use crate::chat::chat;
 use crate::completions::completions;
 use crate::error::{ApiError, json_response};
 use crate::guard::{Guard, guard};
+use crate::shared::Shared;
 
 /// All routes behind the guard.
-pub(crate) fn routes(app: Arc<App>, guarded: Guard, body_limit: usize) -> Router {
+pub(crate) fn routes(shared: Arc<Shared>, guarded: Guard) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
@@ -28,34 +28,27 @@ pub(crate) fn routes(app: Arc<App>, guarded: Guard, body_limit: usize) -> Router
         .route("/health", get(health))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(body_limit))
         .layer(from_fn_with_state(Arc::new(guarded), guard))
-        .with_state(app)
+        .with_state(shared)
 }
 
-/// The bytes of a body, or why they cannot be had.
-pub(crate) fn read_body(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
-    body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = "the body is larger than this server accepts; send less";
-            ApiError::request(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message)
-        }
-        _ => {
-            let message = "the body could not be read to its end; send it again";
-            ApiError::request(StatusCode::BAD_REQUEST, "incomplete_body", message)
-        }
-    })
+async fn models(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
+    let list = json!({ "object": "list", "data": [description(shared.app()?)] });
+    Ok(json_response(StatusCode::OK, &list))
 }
 
-async fn models(State(app): State<Arc<App>>) -> Response {
-    json_response(StatusCode::OK, &json!({ "object": "list", "data": [description(&app)] }))
-}
-
-async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    if id != app.model_id {
-        return Err(ApiError::model_not_found(&id, &app.model_id));
+async fn model(
+    State(shared): State<Arc<Shared>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id.map_err(|_| {
+        let message = "the model's name in the path has a broken percent escape; give it as UTF-8";
+        ApiError::request(StatusCode::BAD_REQUEST, "invalid_path", message)
+    })?;
+    if id != shared.model_id {
+        return Err(ApiError::model_not_found(&id, &shared.model_id));
     }
-    Ok(json_response(StatusCode::OK, &description(&app)))
+    Ok(json_response(StatusCode::OK, &description(shared.app()?)))
 }
 
 fn description(app: &App) -> Value {
@@ -71,7 +64,17 @@ fn description(app: &App) -> Value {
     })
 }
 
-async fn health(State(app): State<Arc<App>>) -> Response {
+async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    let app = match shared.app() {
+        Ok(app) => app,
+        Err(loading) => {
+            let mut status = json!({ "status": "loading", "model": shared.model_id });
+            status["error"] = loading.body()["error"].take();
+            let mut response = loading.into_response();
+            *response.body_mut() = status.to_string().into();
+            return response;
+        }
+    };
     let status = json!({
         "status": "ok",
         "model": app.model_id,

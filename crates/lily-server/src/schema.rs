@@ -12,6 +12,9 @@ use crate::fields::{Fields, wrong_type};
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
+/// Longest stop string. Text that may be its beginning is held back, and each of them is compared
+/// with each character.
+const MAX_STOP_BYTES: usize = 1024;
 /// Names that mean the served model, whatever it is called.
 const ALIASES: [&str; 2] = ["lily", "default"];
 
@@ -88,21 +91,34 @@ fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 }
 
 fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let expected = format!("a string, or an array of at most {MAX_STOPS} strings");
+    let expected = "a string, or an array of strings";
     let stops = match fields.take("stop") {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop],
-        Some(Value::Array(stops)) if stops.len() <= MAX_STOPS => {
+        Some(Value::Array(stops)) => {
             let text = |value| match value {
                 Value::String(stop) => Ok(stop),
-                other => Err(wrong_type("stop", &expected, &other)),
+                other => Err(wrong_type("stop", expected, &other)),
             };
             stops.into_iter().map(text).collect::<Result<_, _>>()?
         }
-        Some(other) => return Err(wrong_type("stop", &expected, &other)),
+        Some(other) => return Err(wrong_type("stop", expected, &other)),
     };
+    if stops.len() > MAX_STOPS {
+        let found = stops.len();
+        let message = format!("`stop` has {found} strings, but at most {MAX_STOPS} are supported");
+        return Err(ApiError::field("stop", message));
+    }
     if stops.iter().any(String::is_empty) {
         return Err(ApiError::field("stop", "`stop` has an empty string; leave it out"));
+    }
+    if let Some(long) = stops.iter().find(|stop| stop.len() > MAX_STOP_BYTES) {
+        let message = format!(
+            "`stop` has a string of {} bytes, but at most {MAX_STOP_BYTES} are supported; give a \
+             shorter one",
+            long.len()
+        );
+        return Err(ApiError::field("stop", message));
     }
     Ok(stops)
 }
@@ -215,6 +231,7 @@ mod tests {
             (json!({ "stop": "" }), "stop"),
             (json!({ "stop": ["a", 1] }), "stop"),
             (json!({ "stop": vec!["a"; 17] }), "stop"),
+            (json!({ "stop": ["a", "b".repeat(1025)] }), "stop"),
             (json!({ "logit_bias": [] }), "logit_bias"),
             (json!({ "logit_bias": { "10": 1 } }), "logit_bias.10"),
             (json!({ "logit_bias": { "1": 101 } }), "logit_bias.1"),
@@ -222,6 +239,24 @@ mod tests {
         ] {
             assert_eq!(param(body.clone()), name, "{body}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_stop_strings_is_said() {
+        for (stop, words) in [
+            (json!(vec!["a"; 17]), "17 strings, but at most 16"),
+            (json!("b".repeat(1025)), "1025 bytes, but at most 1024"),
+            (json!(["a", ""]), "empty string"),
+            (json!({}), "a string, or an array of strings, but it is an object"),
+        ] {
+            let error = common(json!({ "stop": stop }), &GenerationDefaults::default());
+            let body = error.expect_err(words).body();
+            let message = body["error"]["message"].as_str().unwrap();
+            assert!(message.contains(words), "{message}");
+        }
+        let longest = json!({ "stop": vec!["b".repeat(1024); 16] });
+        let stops = common(longest, &GenerationDefaults::default()).unwrap().stop;
+        assert_eq!(stops.len(), 16);
     }
 
     #[test]

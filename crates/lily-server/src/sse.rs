@@ -2,16 +2,20 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::app::{App, Prepared, Running};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, JSON};
 use crate::queue::{Finished, Update};
 use crate::reply::{Kind, Reply};
 
@@ -20,8 +24,8 @@ pub(crate) const IGNORED: HeaderName = HeaderName::from_static("x-lily-ignored")
 /// Asks proxies not to collect the events.
 const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Runs a request and answers it.
-pub(crate) async fn respond(
+/// Runs a request and answers it. Whatever fails from here on can no longer change the status.
+pub(crate) fn respond(
     app: &Arc<App>,
     kind: Kind,
     prepared: Prepared,
@@ -37,7 +41,7 @@ pub(crate) async fn respond(
         response.headers_mut().insert(NO_BUFFERING, HeaderValue::from_static("no"));
         response
     } else {
-        json_response(StatusCode::OK, &collect(&reply, running).await?)
+        whole(reply, running, app.heartbeat)
     };
     if let Some(ignored) = ignored.filter(|value| !value.is_empty()) {
         response.headers_mut().insert(IGNORED, ignored);
@@ -45,16 +49,41 @@ pub(crate) async fn respond(
     Ok(response)
 }
 
-async fn collect(reply: &Reply, mut running: Running) -> Result<Value, ApiError> {
-    let (mut reasoning, mut content) = (String::new(), String::new());
-    loop {
-        match running.next().await {
-            Update::Text { reasoning: thought, content: answer } => {
-                reasoning.push_str(&thought);
-                content.push_str(&answer);
+/// One JSON object. Its headers go out at once, and a line end now and then while there is nothing
+/// else to say, which JSON allows in front of a value.
+fn whole(reply: Reply, running: Running, heartbeat: Duration) -> Response {
+    let pieces = unfold(Some((reply, running, Collected::default())), move |state| async move {
+        let (reply, mut running, mut collected) = state?;
+        let piece = match timeout(heartbeat, collected.collect(&mut running)).await {
+            Err(_) => return Some((Ok("\n".into()), Some((reply, running, collected)))),
+            Ok(Ok(finished)) => reply.whole(&collected.reasoning, &collected.content, &finished),
+            Ok(Err(error)) => error.body(),
+        };
+        Some((Ok::<String, Infallible>(piece.to_string()), None))
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+#[derive(Default)]
+struct Collected {
+    reasoning: String,
+    content: String,
+}
+
+impl Collected {
+    /// Gathers text until the end. May be dropped and called again.
+    async fn collect(&mut self, running: &mut Running) -> Result<Finished, ApiError> {
+        loop {
+            match running.next().await {
+                Update::Text { reasoning, content } => {
+                    self.reasoning.push_str(&reasoning);
+                    self.content.push_str(&content);
+                }
+                Update::Finished(finished) => return Ok(finished),
+                Update::Failed(error) => return Err(error),
             }
-            Update::Finished(finished) => return Ok(reply.whole(&reasoning, &content, &finished)),
-            Update::Failed(error) => return Err(error),
         }
     }
 }

@@ -108,8 +108,80 @@ fn bad_bodies_routes_and_methods_have_the_same_shape() {
     assert_eq!(error(&unknown, 404)["code"], "unknown_route");
     let method = server.send("GET", chat, &[], "");
     assert_eq!(error(&method, 405)["code"], "method_not_allowed");
+    assert_eq!(method.header("allow"), Some("POST"));
     let method = server.send("POST", "/v1/models", &[], "{}");
     assert_eq!(error(&method, 405)["code"], "method_not_allowed");
+    for (name, status, code) in [
+        // Not UTF-8; what is no escape at all is part of the name.
+        ("%ff", 400, "invalid_path"),
+        ("a%c3", 400, "invalid_path"),
+        ("%zz", 404, "model_not_found"),
+        ("a%2", 404, "model_not_found"),
+    ] {
+        let reply = server.send("GET", &format!("/v1/models/{name}"), &[], "");
+        assert_eq!(error(&reply, status)["code"], code, "{name}");
+    }
+    for (method, path) in [("GET", "/%zz"), ("DELETE", "/"), ("GET", "//"), ("BREW", "/v1")] {
+        assert_eq!(error(&server.send(method, path, &[], ""), 404)["code"], "unknown_route");
+    }
+    let options = server.send("OPTIONS", chat, &[], "");
+    assert_eq!(error(&options, 405)["code"], "method_not_allowed");
+}
+
+#[test]
+fn compressed_bodies_are_refused() {
+    let server = serve(Settings::default());
+    let body = ask(json!({ "max_tokens": 1 })).to_string();
+    let send = |encoding: &str| server.send("POST", "/v1/chat/completions", &[encoding], &body);
+    for encoding in ["gzip", "br", "identity, gzip", "x"] {
+        let reply = send(&format!("Content-Encoding: {encoding}"));
+        let error = error(&reply, 415);
+        assert_eq!(error["code"], "unsupported_encoding");
+        assert!(error["message"].as_str().unwrap().contains(encoding));
+    }
+    assert_eq!(send("Content-Encoding: identity").status, 200);
+}
+
+#[test]
+fn keys_that_are_given_twice_are_named() {
+    let server = serve(Settings::default());
+    for (body, param) in [
+        (r#"{"messages":[{"role":"user","content":"a"}],"seed":1,"seed":2}"#, "seed"),
+        (r#"{"messages":[{"role":"user","content":"a","role":"user"}]}"#, "messages[0].role"),
+    ] {
+        let reply = server.send("POST", "/v1/chat/completions", &[], body);
+        let error = error(&reply, 400);
+        assert_eq!(error["param"], param);
+        assert!(error["message"].as_str().unwrap().contains("twice"));
+    }
+}
+
+#[test]
+fn template_variables_are_those_that_the_template_reads() {
+    let server = serve(Settings::default());
+    // In the template's text, but not read from the request; or the engine's own.
+    for name in ["namespace", "raise_exception", "range", "loop", "content", "messages", "message"]
+    {
+        let reply = server.post(
+            "/v1/chat/completions",
+            &ask(json!({ "chat_template_kwargs": { name: 1 }, "max_tokens": 1 })),
+        );
+        assert_eq!(error(&reply, 400)["param"], format!("chat_template_kwargs.{name}"));
+    }
+}
+
+#[test]
+fn the_words_say_what_is_wrong() {
+    let server = serve(Settings::default());
+    for (more, words) in [
+        (json!({ "messages": [] }), "`messages` is empty"),
+        (json!({ "stop": vec!["a"; 17] }), "17 strings"),
+        (json!({ "stop": "a".repeat(2000) }), "2000 bytes"),
+    ] {
+        let error = error(&server.post("/v1/chat/completions", &ask(more)), 400);
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(words), "{message}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Events, Served, ask, endless, serve};
+use common::{Events, Served, TURN_END, ask, endless, serve};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -122,53 +122,59 @@ fn a_client_that_leaves_the_queue_is_skipped() {
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 }
 
-/// Bytes of this process in memory; `None` where the system does not say.
-fn resident_bytes() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * 4096)
+#[test]
+fn a_client_that_leaves_is_noticed_although_no_text_flows() {
+    let server = serve(Settings::default());
+    // A control token gives no text, and its stop string is never complete.
+    for quiet in [json!({ "510": 100 }), json!({ "97": 100, TURN_END: -100 })] {
+        let body = ask(json!({
+            "logit_bias": quiet, "enable_thinking": false, "temperature": 0,
+            "stop": "a".repeat(1024),
+        }));
+        let events = server.stream_chat(&body);
+        server.wait_for(1, 0);
+        drop(events);
+        let start = Instant::now();
+        server.wait_for(0, 0);
+        assert!(start.elapsed() < SOON, "{:?} after {body}", start.elapsed());
+    }
 }
 
 #[test]
-fn fifty_clients_that_leave_at_random_cost_nothing() {
-    let server = serve(Settings::default());
-    let prompt = json!([{ "role": "user", "content": "x".repeat(2000) }]);
-    let mut state: u64 = 1;
-    let mut random = |below: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % below
-    };
-    let mut before = None;
-    for round in 0..50 {
-        let body = match random(3) {
-            0 => endless(json!({})),
-            1 => endless(json!({ "enable_thinking": false })),
-            _ => endless(json!({ "messages": prompt })),
-        };
-        // Half of them wait behind another one.
-        let other = (random(2) == 0).then(|| server.stream_chat(&endless(json!({}))));
-        let mut leaving = server.stream_chat(&body);
-        if other.is_none() {
-            for _ in 0..random(4) {
-                leaving.next();
-            }
-        }
-        thread::sleep(Duration::from_millis(random(20)));
-        drop(leaving);
-        drop(other);
-        let start = Instant::now();
-        server.chat(&short());
-        assert!(start.elapsed() < SOON, "round {round}: {:?}", start.elapsed());
-        if round == 10 {
-            before = resident_bytes();
-        }
+fn a_whole_reply_has_headers_at_once_and_line_ends_in_front() {
+    let server = serve(Settings { heartbeat: Duration::from_millis(50), ..Settings::default() });
+    let first = occupy(&server);
+    let body = ask(json!({ "max_tokens": 2, "user": "me" }));
+    // Returns with the head.
+    let mut second = server.stream("/v1/chat/completions", &body);
+    let head = second.head.to_ascii_lowercase();
+    assert!(head.contains("content-type: application/json"), "{head}");
+    assert!(head.contains("x-lily-ignored: user"), "{head}");
+    server.wait_for(1, 1);
+    for _ in 0..3 {
+        assert_eq!(second.chunk().unwrap(), "\n");
     }
-    server.wait_for(0, 0);
-    if let (Some(before), Some(after)) = (before, resident_bytes()) {
-        let grown = after.saturating_sub(before);
-        // The other tests of this file run in the same process; what a round could keep for good,
-        // a sequence's memory, is larger than their share.
-        assert!(grown < 64 << 20, "{grown} bytes more than after ten rounds");
+    drop(first);
+    let mut text = String::new();
+    while let Some(chunk) = second.chunk() {
+        text.push_str(&chunk);
     }
+    let reply: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(reply["usage"]["completion_tokens"], 2);
+}
+
+#[test]
+fn a_whole_reply_that_fails_late_is_an_error_object() {
+    let mut server = serve(Settings { grace: Duration::from_millis(50), ..Settings::default() });
+    let _first = occupy(&server);
+    let mut second = server.stream("/v1/chat/completions", &short());
+    server.wait_for(1, 1);
+    server.shut_down();
+    let text = second.chunk().unwrap();
+    let reply: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(reply["error"]["code"], "shutting_down");
+    assert_eq!(second.chunk(), None);
+    server.join();
 }
 
 #[test]

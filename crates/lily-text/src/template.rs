@@ -79,7 +79,20 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     /// Names of special tokens that templates may print, such as `bos_token`.
     tokens: Vec<(&'static str, String)>,
+    /// What a request may set; see [`ChatTemplate::variables`].
+    variables: Vec<String>,
 }
+
+/// Variables that this library sets from fields of a request or from the checkpoint.
+const OWN: [&str; 7] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+];
 
 /// A rendering, and which bytes of it a client wrote.
 pub(crate) struct Rendering {
@@ -129,12 +142,22 @@ impl ChatTemplate {
         let names = ["bos_token", "eos_token", "unk_token", "pad_token"];
         let token = |name| Some((name, named_token(config, name)?.to_owned()));
         let tokens = names.into_iter().filter_map(token).collect();
-        Ok(ChatTemplate { source, file, environment, tokens })
+        let mut variables = environment::variables(&source)
+            .map_err(|e| TextError::TemplateSyntax { file: file.clone(), detail: e.to_string() })?;
+        variables.retain(|name| !OWN.contains(&name.as_str()));
+        Ok(ChatTemplate { source, file, environment, tokens, variables })
     }
 
     /// The template's own text.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The variables that a request may set, sorted: names that the template reads and that neither
+    /// it, its engine nor this library sets. `enable_thinking` and `preserve_thinking` are among
+    /// them if the template knows them.
+    pub fn variables(&self) -> &[String] {
+        &self.variables
     }
 
     /// The file that the template was read from.

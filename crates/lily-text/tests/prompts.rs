@@ -45,6 +45,16 @@ fn controls(encoder: &PromptEncoder, ids: &[u32]) -> Vec<u32> {
 }
 
 #[test]
+fn templates_say_which_variables_a_request_may_set() {
+    for encoder in encoders() {
+        let mut names = encoder.template().variables().to_vec();
+        // The published template can number images.
+        names.retain(|name| name != "add_vision_id");
+        assert_eq!(names, ["enable_thinking", "preserve_thinking"]);
+    }
+}
+
+#[test]
 fn conversations_without_control_tokens_have_the_reference_ids() {
     for encoder in encoders() {
         let mut n_compared = 0;

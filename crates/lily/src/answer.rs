@@ -35,6 +35,7 @@ impl<'a> Stream<'a> {
         let shown = match event {
             Event::Prefilled(done) => self.screen.prefilled(done, self.prompt_tokens),
             Event::Text { reasoning, content } => self.screen.text(reasoning, content),
+            Event::Generated(_) => Ok(()),
         };
         match shown {
             Ok(()) => ControlFlow::Continue(()),

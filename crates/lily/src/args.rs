@@ -56,6 +56,14 @@ pub enum Command {
     /// Write a random checkpoint of exact shapes.
     #[command(after_help = "Example:\n  lily synth --preset tiny --out /tmp/tiny")]
     Synth(SynthArgs),
+    /// Download a model from the Hugging Face hub; a broken off download goes on.
+    #[cfg(feature = "pull")]
+    #[command(after_help = "Examples:\n  lily pull mlx-community/Qwen3.6-35B-A3B-4bit\n  \
+                      lily chat -m mlx-community/Qwen3.6-35B-A3B-4bit\n\n\
+                      Environment:\n  HF_HOME      folder of the cache, ~/.cache/huggingface without it\n  \
+                      HF_TOKEN     token for gated and private models\n  \
+                      HF_ENDPOINT  another hub than https://huggingface.co")]
+    Pull(PullArgs),
     /// Print a shell's completion script.
     #[command(
         after_help = "Example:\n  lily completions bash > ~/.local/share/bash-completion/completions/lily"
@@ -69,10 +77,11 @@ pub enum Command {
 }
 
 /// Where the model is and how it runs.
-#[derive(Args)]
+#[derive(Clone, Args)]
 pub struct ModelArgs {
-    /// Model folder in the Hugging Face / MLX layout; without it a tiny random built-in model runs.
-    #[arg(short, long, value_name = "FOLDER")]
+    /// Model folder in the Hugging Face / MLX layout, or a model that `lily pull` downloaded;
+    /// without it a tiny random built-in model runs.
+    #[arg(short, long, value_name = "FOLDER|ORG/NAME")]
     pub model: Option<PathBuf>,
     /// Device that runs the model.
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
@@ -116,7 +125,8 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, config.json, or a preset (qwen3.6-35b-a3b, tiny): no weights are needed.
+    /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), or a downloaded model: the
+    /// weights are not read.
     #[arg(short, long)]
     pub model: PathBuf,
     /// Device whose plan is printed.
@@ -179,8 +189,24 @@ pub enum PlanStep {
 /// `lily inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Model folder.
+    /// Model folder, or a model that `lily pull` downloaded.
+    #[arg(value_name = "FOLDER|ORG/NAME")]
     pub model: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `lily pull`.
+#[cfg(feature = "pull")]
+#[derive(Args)]
+pub struct PullArgs {
+    /// Model on the hub; REV is a branch, a tag or a commit, main without it.
+    #[arg(value_name = "ORG/NAME[@REV]")]
+    pub model: lily_hub::ModelId,
+    /// Compute the hashes of files that are in the cache already, too.
+    #[arg(long)]
+    pub check: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -5,6 +5,8 @@ pub mod chat;
 pub mod eval;
 pub mod inspect;
 pub mod plan;
+#[cfg(feature = "pull")]
+pub mod pull;
 pub mod run;
 mod run_ids;
 pub mod serve;

@@ -8,7 +8,7 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 /// Exit status of a program that Ctrl-C ended.
-const INTERRUPTED: i32 = 128 + SIGINT;
+pub const INTERRUPTED: i32 = 128 + SIGINT;
 
 /// Stops the answer that is being given; without one it ends the program, as usual.
 pub struct Interrupt {

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Synth(args) => commands::synth::run(args),
+        #[cfg(feature = "pull")]
+        Command::Pull(args) => commands::pull::run(args),
         Command::Completions(args) => commands::shell::completions(args),
         Command::Man(args) => commands::shell::man(args),
     };

@@ -1,10 +1,12 @@
 //! Finds a model and opens it on a device.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use lily_chat::builtin_model;
+use lily_hub::{Cache, ModelId};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::sampling::Sampling;
@@ -14,6 +16,44 @@ use tempfile::TempDir;
 use crate::args::ModelArgs;
 use crate::device::{self, Opened};
 use crate::output::note;
+
+/// A model's folder and its name for people.
+pub struct Located {
+    /// Where the files are.
+    pub folder: PathBuf,
+    /// The folder's name, or that on the hub.
+    pub name: String,
+}
+
+/// Finds a model by its folder, or by its name on the hub if it was downloaded. A folder of that
+/// name comes first. Never uses the network.
+///
+/// # Errors
+/// Neither is there; the message names the command that downloads it.
+pub fn locate(model: &Path) -> Result<Located> {
+    if model.is_dir() {
+        let whole = model.canonicalize().ok();
+        let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
+        return Ok(Located { folder: model.into(), name: name.to_string_lossy().into() });
+    }
+    let id =
+        model.to_str().filter(|_| !model.exists()).and_then(|text| ModelId::from_str(text).ok());
+    let Some(id) = id else {
+        bail!(
+            "expected a model folder or a model on the hub (ORG/NAME), found nothing at {}; give a \
+             folder that holds a config.json",
+            model.display()
+        );
+    };
+    let found = Cache::from_env()?.find(&id);
+    let folder = found.with_context(|| {
+        // Whoever built it so knows another way.
+        let without =
+            if cfg!(feature = "pull") { "" } else { " (and this program has no `lily pull`)" };
+        format!("found no folder {id}{without}")
+    })?;
+    Ok(Located { folder, name: id.name().into() })
+}
 
 /// The folder of a model.
 pub struct Source {
@@ -26,12 +66,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// The folder that was named, or the built-in model, announced on standard error.
+    /// The model that was named, or the built-in one, announced on standard error.
     ///
     /// # Errors
-    /// There is no such folder.
+    /// As [`locate`].
     pub fn find(args: &ModelArgs) -> Result<Self> {
-        let Some(folder) = &args.model else {
+        let Some(model) = &args.model else {
             let made = builtin_model()?;
             note(
                 "lily: no model given: answering with a tiny random built-in model; its text means \
@@ -40,14 +80,8 @@ impl Source {
             let folder = made.path().to_path_buf();
             return Ok(Self { folder, name: "built-in".into(), builtin: Some(made) });
         };
-        ensure!(
-            folder.is_dir(),
-            "expected a model folder, found nothing at {}; `lily inspect FOLDER` says what one holds",
-            folder.display()
-        );
-        let name = folder.canonicalize().ok();
-        let name = name.as_deref().and_then(Path::file_name).unwrap_or(folder.as_os_str());
-        Ok(Self { folder: folder.clone(), name: name.to_string_lossy().into(), builtin: None })
+        let Located { folder, name } = locate(model)?;
+        Ok(Self { folder, name, builtin: None })
     }
 
     /// Whether this is the built-in model.

@@ -40,6 +40,13 @@ struct TileWords {
 // 32 rows of the cache from `rows` on; zeros from row `end` on, which are not read.
 METAL_FUNC TileWords load_tile(const device uint4* rows, uint end, uint tid) {
     TileWords words;
+    if (KEYS_EARLY && end >= TILE_KEYS && LOADS * 128 == TILE_KEYS * WORDS) {  // no condition for each load
+#pragma unroll
+        for (uint i = 0; i < LOADS; i++) {
+            words.at[i] = rows[i * 128 + tid];
+        }
+        return words;
+    }
 #pragma unroll
     for (uint i = 0; i < LOADS; i++) {
         const uint at = i * 128 + tid;
@@ -58,12 +65,24 @@ METAL_FUNC void store_tile(threadgroup uint4* tile, thread const TileWords& word
     }
 }
 
-METAL_FUNC void store_slice(
-    thread simdgroup_float8x8 (&matrices)[ROW_TILES][COLUMNS / 8], threadgroup float* own) {
+template <int C>
+METAL_FUNC void clear(thread simdgroup_float8x8 (&matrices)[ROW_TILES][C]) {
 #pragma unroll
     for (uint i = 0; i < ROW_TILES; i++) {
 #pragma unroll
-        for (uint j = 0; j < COLUMNS / 8; j++) {
+        for (int j = 0; j < C; j++) {
+            matrices[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+    }
+}
+
+// Leaves matrices of scores or outputs as rows in the simdgroup's own memory.
+template <int C>
+METAL_FUNC void store_rows(thread simdgroup_float8x8 (&matrices)[ROW_TILES][C], threadgroup float* own) {
+#pragma unroll
+    for (uint i = 0; i < ROW_TILES; i++) {
+#pragma unroll
+        for (int j = 0; j < C; j++) {
             simdgroup_store(matrices[i][j], own + i * 8 * OWN_PITCH + j * 8, OWN_PITCH);
         }
     }
@@ -75,7 +94,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
     threadgroup float4* row = (threadgroup float4*)(own + lane / ROW_LANES * OWN_PITCH);
 #pragma unroll
     for (uint s = 0; s < SLICES; s++) {
-        store_slice(outputs.at[s], own);
+        store_rows(outputs.at[s], own);
 #pragma unroll
         for (uint c = lane % ROW_LANES; c < COLUMNS / 4; c += ROW_LANES) {
             row[c] = row[c] * factor;
@@ -148,13 +167,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
     Outputs outputs;
 #pragma unroll
     for (uint s = 0; s < SLICES; s++) {
-#pragma unroll
-        for (uint i = 0; i < ROW_TILES; i++) {
-#pragma unroll
-            for (uint j = 0; j < COLUMNS / 8; j++) {
-                outputs.at[s][i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-            }
-        }
+        clear(outputs.at[s]);
     }
 
     // A lane's row and its softmax so far.
@@ -182,27 +195,15 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
         words = load_tile(values + start * WORDS, end - start, tid);
 
         simdgroup_float8x8 products[ROW_TILES][TILE_KEYS / 8];
-#pragma unroll
-        for (uint i = 0; i < ROW_TILES; i++) {
-#pragma unroll
-            for (uint j = 0; j < TILE_KEYS / 8; j++) {
-                products[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-            }
-        }
+        clear(products);
 #pragma unroll
         for (uint s = 0; s < STEPS; s++) {
             simdgroup_bfloat8x8 key[2][TILE_KEYS / 8];
             simdgroup_tile_load_t(key, tile_rows + s * 16, PITCH);
             simdgroup_tile_mma(products, query[s], key);
         }
-#pragma unroll
-        for (uint i = 0; i < ROW_TILES; i++) {
-#pragma unroll
-            for (uint j = 0; j < TILE_KEYS / 8; j++) {
-                simdgroup_store(products[i][j], own + i * 8 * OWN_PITCH + j * 8, OWN_PITCH);
-            }
-        }
-        threadgroup_barrier(mem_flags::mem_threadgroup);  // of scores to the lanes of their rows, too
+        store_rows(products, own);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
         store_tile(tile, words, tid);
         if (KEYS_EARLY && start + TILE_KEYS < end) {
             words = load_tile(keys + (start + TILE_KEYS) * WORDS, end - start - TILE_KEYS, tid);
@@ -223,7 +224,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
             }
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
-        if (simd_max(most - base) > SLACK) {
+        if (simd_any(most - base > SLACK)) {
 #pragma unroll
             for (uint bit = 1; bit < ROW_LANES; bit *= 2) {
                 most = max(most, simd_shuffle_xor(most, ushort(bit)));
@@ -277,7 +278,7 @@ METAL_FUNC void scale_rows(thread Outputs& outputs, threadgroup float* own, floa
     const threadgroup float4* outs = (const threadgroup float4*)(own + lane / ROW_LANES * OWN_PITCH);
 #pragma unroll
     for (uint c = 0; c < SLICES; c++) {
-        store_slice(outputs.at[c], own);
+        store_rows(outputs.at[c], own);
         if (place != NOWHERE) {
 #pragma unroll
             for (uint at = part; at < COLUMNS / 4; at += ROW_LANES) {

@@ -4,8 +4,8 @@
 //! Token t of the chunk sees the keys of all positions up to its own. Online softmax in f32; devices
 //! that multiply in bfloat16 round the unnormalised probabilities to act. The result is rounded to
 //! act.
-//! Mapping: a threadgroup owns 64 (token, query head) pairs of one KV head, so short chunks fill
-//! tiles and keys are shared.
+//! Mapping: a threadgroup owns 32 or 64 (token, query head) pairs of one KV head, by device, so short
+//! chunks fill tiles and keys are shared. The grid is declared for 64.
 
 #[allow(unsafe_code)]
 mod cpu;

@@ -37,10 +37,10 @@
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;
     }
-    float scales[TOKENS];
+    float parts[TOKENS];
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
-        scales[t] = rms_scale(x_ss + tokens.row(t) * args.norm.ss_stride, args.norm, lane);
+        parts[t] = rms_part(x_ss + tokens.row(t) * args.norm.ss_stride, args.norm, lane);
     }
     float sums[LANE_ROWS * TOKENS];
     multiply(matrix, row, lane_word(0, lane), words, bfloat_inputs(xn, tokens), sums);
@@ -54,7 +54,7 @@
     const uint in_keys = out - 2 * q_width;
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
-        const float y = sum_lanes(sums, t, lane) * scales[t];
+        const float y = sum_lanes(sums, t, lane) * rms_scale_of(parts[t], args.norm);
         if (!stores || !tokens.lives(t)) {
             continue;
         }

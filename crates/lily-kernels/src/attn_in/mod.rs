@@ -138,7 +138,9 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     }
     let rows = 2 * (a.q_heads + a.kv_heads) * a.head_dim;
     let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
-    let tile = gemv.wide(launch.target, a.step.rows);
-    let entry = gemv.constants(launch.entry("attn_in"), tile).constant("HEAD_DIM", a.head_dim);
+    let tile = gemv.wide(a.step.rows);
+    let entry = gemv
+        .constants(a.norm.constants(launch.entry("attn_in")), tile)
+        .constant("HEAD_DIM", a.head_dim);
     Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

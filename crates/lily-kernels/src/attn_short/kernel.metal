@@ -9,11 +9,10 @@
 // A threadgroup owns a query head; its simdgroups take turns at the keys. See packed_heads.h. Each prepares the
 // new key and value; the first head of a KV group stores them, and no one reads them from the cache.
 constant constexpr uint HEADS = 1;
-constant constexpr uint SIMDGROUPS = 8;
 #include "packed_heads.h"
 #include "rotary.h"
 
-[[kernel, max_total_threads_per_threadgroup(256)]] void attn_short(
+[[kernel, max_total_threads_per_threadgroup(THREADS)]] void attn_short(
     constant Args& args [[buffer(0)]],
     const device int* control [[buffer(1)]],
     const device float* aq [[buffer(2)]],
@@ -80,7 +79,7 @@ constant constexpr uint SIMDGROUPS = 8;
     put_outputs<0>(softmax, out, sg, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const Merged merged = merge_stats(stats, 0);
-    for (uint d = tid; d < HEAD_DIM; d += SIMDGROUPS * 32) {
+    for (uint d = tid; d < HEAD_DIM; d += THREADS) {
         const uint at = head * HEAD_DIM + d;
         att[at] = bfloat(merge_element(merged, out, 0, d) / merged.sum * sigmoid(float(gate[at])));
     }

@@ -81,5 +81,6 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let prepared = launch.args::<Args>().prepared;
     let entry = prepared.constants(launch.entry("attn_short"))?;
     let (head_dim, q_heads) = (prepared.rotary.head_dim, prepared.q_heads);
-    attention::score_constants(head_dim, q_heads, prepared.kv_heads, entry)
+    let entry = attention::score_constants(head_dim, q_heads, prepared.kv_heads, entry)?;
+    Ok(entry.constant("THREADS", launch.threads))
 }

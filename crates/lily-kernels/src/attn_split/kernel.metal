@@ -7,12 +7,11 @@
 //
 // A threadgroup owns a block of keys of one KV head, for HEADS of the GROUP query heads that share it; its
 // simdgroups take turns at the keys. See packed_heads.h. Blocks beyond the length are not written.
-constant constexpr uint SIMDGROUPS = 4;
 #include "packed_heads.h"
 
 constant constexpr uint BATCHES = (GROUP + HEADS - 1) / HEADS;
 
-[[kernel, max_total_threads_per_threadgroup(128)]] void attn_split(
+[[kernel, max_total_threads_per_threadgroup(THREADS)]] void attn_split(
     constant Args& args [[buffer(0)]],
     const device int* control [[buffer(1)]],
     const device uint4* q [[buffer(2)]],

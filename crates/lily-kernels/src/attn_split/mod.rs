@@ -5,10 +5,11 @@
 //! `q · k / sqrt(head_dim)`, exponentials and sums are f32. Blocks beyond the length are not
 //! written.
 //! Mapping: a threadgroup owns one block of one KV head; all query heads of the group are packed, so
-//! each key and value is read once.
+//! each key and value is read once. GPUs pack at most eight: larger groups take several threadgroups.
 
 #[allow(unsafe_code)]
 mod cpu;
+pub(crate) mod policy;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;

@@ -9,13 +9,12 @@
 // Mapping as in attn_split. Each threadgroup prepares its queries into threadgroup memory, a simdgroup for each
 // head. Those whose block holds the new position prepare key and value too and use them from there; one of them
 // stores them. No one reads the new row of the cache.
-constant constexpr uint SIMDGROUPS = 4;
 #include "packed_heads.h"
 #include "rotary.h"
 
 constant constexpr uint BATCHES = (GROUP + HEADS - 1) / HEADS;
 
-[[kernel, max_total_threads_per_threadgroup(128)]] void attn_split_prepare(
+[[kernel, max_total_threads_per_threadgroup(THREADS)]] void attn_split_prepare(
     constant Args& args [[buffer(0)]],
     const device int* control [[buffer(1)]],
     const device float* aq [[buffer(2)]],

@@ -49,11 +49,11 @@
     if (!find_tokens(control, args.step, token, tokens)) {
         return;
     }
-    const float scale = rms_scale(x_ss + token * args.norm.ss_stride, args.norm, lane);
+    const float part = rms_part(x_ss + token * args.norm.ss_stride, args.norm, lane);
     float sums[LANE_ROWS * TOKENS];
     multiply(matrix, row, lane_word(0, lane), words, bfloat_inputs(xn, tokens), sums);
 
-    const float y = sum_lanes(sums, 0, lane) * scale;
+    const float y = sum_lanes(sums, 0, lane) * rms_scale_of(part, args.norm);
     const float up = simd_shuffle_xor(y, ushort(RESULT_LANES));
     const uint out = first + result_row(lane);
     if (leads_result(lane) && out % 2 == 0) {

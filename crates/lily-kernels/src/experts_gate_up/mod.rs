@@ -139,10 +139,10 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let rows = (a.routing.experts + 1) * columns;
     let gemv = Gemv { format: launch.format(bind::GATE_UP)?, k: a.norm.hidden, rows };
     // Every row of scratch has experts of its own.
-    let tile = gemv.wide(launch.target, 1);
+    let tile = gemv.wide(1);
     Unsupported::unless_multiple("twice the inner width of an expert", columns, tile.rows())?;
     let entry = gemv
-        .constants(launch.entry("experts_gate_up"), tile)
+        .constants(a.norm.constants(launch.entry("experts_gate_up")), tile)
         .constant("INNER", a.inner)
         .constant("FUSED", a.fused);
     let grid = [columns / tile.rows(), slots, a.step.rows];

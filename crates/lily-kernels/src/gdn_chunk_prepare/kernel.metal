@@ -1,19 +1,17 @@
 // The part of the chunked delta rule that does not depend on the state; formula and buffers in mod.rs,
-// helpers in gdn.h and float.h.
+// helpers in gdn_chunk.h.
 //
 // A threadgroup of 4 simdgroups owns a chunk of 64 tokens of one value head: tg = (chunk, head). The
 // products with keys come first, a simdgroup owns 16 tokens of them. Then T = (I + A)⁻¹ grows in the
 // place of -A: blocks of 16 on the diagonal by substitution, the others as T_IJ = T_II Σ_K (-A_IK) T_KJ.
-// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time.
+// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time. What comes next
+// from device memory is asked for before the products of what is there. Tokens that a short chunk does not
+// have repeat its last one with beta = 0.
 // K_DIM a multiple of 32 up to 128, V_DIM of 16.
-#include "float.h"
-#include "gdn.h"
+#include "gdn_chunk.h"
 
-constant constexpr uint CHUNK = 64;
 constant constexpr uint PITCH = CHUNK + 8;    // of T
 constant constexpr uint K_PITCH = 40;         // of 32 columns of the keys
-constant constexpr uint STRIP_PITCH = 36;
-constant constexpr uint STRIP = 8 * STRIP_PITCH;
 constant constexpr uint V_GROUPS = (V_DIM + 31) / 32;
 constant constexpr uint GROUPS = V_GROUPS + K_PARTS;
 
@@ -99,23 +97,39 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         clear(kk[n]);
         clear(qk[n]);
     }
-    const uint token = sg * 16 + lane / 2;
-    const device bfloat4* q = gq + (ulong(start + token) * K_HEADS + key_head) * (K_DIM / 4) + lane % 2;
+    // A lane fills half a row of its simdgroup's queries in strips of 8 columns.
+    const uint last = rows - 1;
+    const uint token = min(start + sg * 16 + lane / 2, last);
+    const device bfloat4* q = gq + (ulong(token) * K_HEADS + key_head) * (K_DIM / 4) + lane % 2;
+    bfloat4 next_q[4];
+    bfloat4 next_k[4];
+#pragma unroll
+    for (uint i = 0; i < 4; i++) {
+        const uint key = min(start + i * 16 + tid / 8, last);
+        next_q[i] = q[i * 2];
+        next_k[i] = gk[(ulong(key) * K_HEADS + key_head) * (K_DIM / 4) + tid % 8];
+    }
     for (uint slice = 0; slice < K_DIM; slice += 32) {
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        float4 own_q[4];
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
-            const uint j = i * 16 + tid / 8;
-            float4 k = float4(0.0f);
-            if (j < tokens) {
-                k = float4(gk[(ulong(start + j) * K_HEADS + key_head) * (K_DIM / 4) + slice / 4 + tid % 8]);
+            t_quarts[(i * 16 + tid / 8) * (K_PITCH / 4) + tid % 8] = float4(next_k[i]);
+            own_q[i] = float4(next_q[i]);
+        }
+        if (slice + 32 < K_DIM) {
+#pragma unroll
+            for (uint i = 0; i < 4; i++) {
+                const uint key = min(start + i * 16 + tid / 8, last);
+                next_q[i] = q[slice / 4 + 8 + i * 2];
+                next_k[i] = gk[(ulong(key) * K_HEADS + key_head) * (K_DIM / 4) + slice / 4 + 8 + tid % 8];
             }
-            t_quarts[j * (K_PITCH / 4) + tid % 8] = k;
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
 #pragma unroll
-        for (uint at = 0; at < 32; at += 8) {
-            strip_quarts[lane] = token < tokens ? float4(q[(slice + at) / 4]) : float4(0.0f);
+        for (uint i = 0; i < 4; i++) {
+            const uint at = i * 8;
+            strip_quarts[lane] = own_q[i];
             simdgroup_barrier(mem_flags::mem_threadgroup);
             FloatLeft left_k;
             FloatLeft left_q;
@@ -234,7 +248,7 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const device bfloat4* from = is_v ? gv : gk;
         const ulong from_row = is_v ? ulong(start) * V_HEADS + head : ulong(start) * K_HEADS + key_head;
         const uint from_heads = is_v ? V_HEADS : K_HEADS;
-        device float* to = is_v ? chunk_u : chunk_w;
+        device float* to = (is_v ? chunk_u : chunk_w) + (ulong(start) * V_HEADS + head) * width;
         FloatSums sums[4][4];  // tokens by 16, columns by 8
 #pragma unroll
         for (uint m = 0; m < 4; m++) {
@@ -243,17 +257,21 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
                 clear(sums[m][n]);
             }
         }
+        const uint column = min(first + lane % 8 * 4, width - 4);
+        const device bfloat4* lane_from = from + (from_row * width + column) / 4;
+        const ulong from_pitch = from_heads * width / 4;
+        bfloat4 next[2];
+#pragma unroll
+        for (uint part = 0; part < 2; part++) {
+            next[part] = lane_from[min(part * 4 + lane / 8, tokens - 1) * from_pitch];
+        }
         for (uint at = 0; at < tokens; at += 8) {
 #pragma unroll
-            for (uint i = 0; i < 2; i++) {
-                const uint j = at + i * 4 + lane / 8;
-                const uint column = first + lane % 8 * 4;
-                float4 y = float4(0.0f);
-                if (j < tokens && column < width) {
-                    const float factor = is_v ? strength[j] : key_strength[j];
-                    y = float4(from[((from_row + ulong(j) * from_heads) * width + column) / 4]) * factor;
-                }
-                strip_quarts[(i * 4 + lane / 8) * (STRIP_PITCH / 4) + lane % 8] = y;
+            for (uint part = 0; part < 2; part++) {
+                const uint j = part * 4 + lane / 8;
+                const float factor = is_v ? strength[at + j] : key_strength[at + j];
+                strip_quarts[j * (STRIP_PITCH / 4) + lane % 8] = float4(next[part]) * factor;
+                next[part] = lane_from[min(at + 8 + j, tokens - 1) * from_pitch];
             }
             simdgroup_barrier(mem_flags::mem_threadgroup);
             FloatRight right[4];
@@ -276,22 +294,7 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         }
 #pragma unroll
         for (uint m = 0; m < 4; m++) {
-#pragma unroll
-            for (uint pair = 0; pair < 2; pair++) {
-                store_rows(sums[m][2 * pair], strip, 16);
-                store_rows(sums[m][2 * pair + 1], strip + 8, 16);
-                simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-                for (uint i = 0; i < 2; i++) {
-                    const uint j = m * 16 + i * 8 + lane / 4;
-                    const uint column = first + pair * 16 + lane % 4 * 4;
-                    if (j < tokens && column < width) {
-                        *(device float4*)(to + (ulong(start + j) * V_HEADS + head) * width + column) =
-                            strip_quarts[i * 32 + lane];
-                    }
-                }
-                simdgroup_barrier(mem_flags::mem_threadgroup);
-            }
+            store_sums(sums[m], to, V_HEADS * width, m * 16, tokens, first, width, strip_quarts, lane);
         }
     }
 }

@@ -1,20 +1,78 @@
-// The chunked delta rule from chunk to chunk; formula and buffers in mod.rs, helpers in gdn.h and float.h.
+// The chunked delta rule from chunk to chunk; formula and buffers in mod.rs, helpers in gdn_chunk.h.
 //
 // A threadgroup of 4 simdgroups owns 32 value rows of one head, S [32, K_DIM], through all chunks: tg = (rows
 // / 32, head). For R and the outputs a simdgroup owns 16 of the 64 tokens; for the new state it owns
 // K_DIM / 4 columns, which stay in its registers. S and R are exchanged through threadgroup memory, 17 and
 // 9 KB; what comes from device memory goes through a small strip of the simdgroup's own, so that two
-// barriers a chunk are enough. K_DIM a multiple of 32 up to 128, V_DIM of 16.
-#include "float.h"
-#include "gdn.h"
+// barriers a chunk are enough, and is asked for AHEAD strips early, the first ones of a chunk before the end
+// of the last chunk. Tokens that a short chunk does not have repeat its last one, and count for nothing:
+// their columns of P and their factors of K are zero. K_DIM a multiple of 32 up to 128, V_DIM of 16.
+#include "gdn_chunk.h"
 
-constant constexpr uint CHUNK = 64;
 constant constexpr uint VALUES = 32;
 constant constexpr uint S_PITCH = K_DIM + 8;
-constant constexpr uint R_PITCH = VALUES + 4;
-constant constexpr uint STRIP = 8 * R_PITCH;  // floats of a simdgroup's strip
+constant constexpr uint R_PITCH = STRIP_PITCH;
 constant constexpr uint COLUMNS = K_DIM / 4;  // columns of the state that a simdgroup owns
 constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
+constant constexpr uint K_LOADS = (8 * COLUMN_QUARTS + 31) / 32;
+
+// What a lane reads ahead of a chunk: 4 parts of U; the start of its half row of W and Q; values of G.
+struct Ahead {
+    float4 u[4];
+    float4 w[AHEAD];
+    bfloat4 q[AHEAD];
+    float g;        // of the lane's row
+    float g_left;   // of token `tid`
+    float g_end;    // of the last token
+};
+
+METAL_FUNC void read_ahead(
+    thread Ahead& ahead,
+    const device bfloat4* gq,
+    const device float* chunk_u,
+    const device float* chunk_w,
+    const device float* chunk_g,
+    uint start,
+    uint rows,
+    uint head,
+    uint first,
+    uint tid)
+{
+    const uint last = min(start + CHUNK, rows) - 1;
+    const uint row = min(start + tid / 2, last);
+    ahead.g = chunk_g[row * V_HEADS + head];
+    ahead.g_left = chunk_g[min(start + tid, last) * V_HEADS + head];
+    ahead.g_end = chunk_g[last * V_HEADS + head];
+#pragma unroll
+    for (uint i = 0; i < 4; i++) {
+        const uint token = min(start + tid / 32 * 16 + i * 4 + tid % 32 / 8, last);
+        const uint value = first + tid % 8 * 4;
+        const ulong at = (ulong(token) * V_HEADS + head) * V_DIM + value;
+        ahead.u[i] = value < V_DIM ? *(const device float4*)(chunk_u + at) : float4(0.0f);
+    }
+    const device float4* w = (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + tid % 2;
+    const device bfloat4* q = gq + (ulong(row) * K_HEADS + head / HEADS_PER_KEY) * (K_DIM / 4) + tid % 2;
+#pragma unroll
+    for (uint i = 0; i < AHEAD; i++) {
+        ahead.w[i] = w[i * 2];
+        ahead.q[i] = q[i * 2];
+    }
+}
+
+// The simdgroup's columns of the keys of 8 tokens, from token `at` of the chunk on.
+METAL_FUNC void read_keys(
+    thread bfloat4* k, const device bfloat4* gk, uint start, uint at, uint tokens, uint key_head, uint sg, uint lane)
+{
+    if (at < tokens) {
+#pragma unroll
+        for (uint j = 0; j < K_LOADS; j++) {
+            const uint quart = j * 32 + lane;
+            const uint token = start + min(at + quart / COLUMN_QUARTS, tokens - 1);
+            const ulong row = (ulong(token) * K_HEADS + key_head) * (K_DIM / 4);
+            k[j] = gk[row + sg * COLUMN_QUARTS + quart % COLUMN_QUARTS];
+        }
+    }
+}
 
 [[kernel, max_total_threads_per_threadgroup(128)]] void gdn_chunk_scan(
     constant Args& args [[buffer(0)]],
@@ -71,29 +129,29 @@ constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
         }
     }
 
+    Ahead ahead;
+    read_ahead(ahead, gq, chunk_u, chunk_w, chunk_g, 0, rows, head, first, tid);
     for (uint start = 0; start < rows; start += CHUNK) {
         const uint tokens = min(CHUNK, rows - start);
-        const float end = chunk_g[(start + tokens - 1) * V_HEADS + head];
-        if (tid < CHUNK) {
-            const uint at = (start + min(tid, tokens - 1)) * V_HEADS + head;
-            left[tid] = tid < tokens ? precise::exp(end - chunk_g[at]) : 0.0f;
-        }
         // A lane fills half a row of its simdgroup's 16 tokens in strips of 8 columns.
-        const uint token = sg * 16 + lane / 2;
-        const bool exists = token < tokens;
-        const uint row = start + min(token, tokens - 1);
         const uint half_row = lane % 2;
-        const float decay = exists ? precise::exp(chunk_g[row * V_HEADS + head]) : 0.0f;
+        const uint row = start + min(tid / 2, tokens - 1);
+        const float decay = precise::exp(ahead.g);
+        const float end_decay = precise::exp(ahead.g_end);
+        if (tid < CHUNK) {
+            left[tid] = tid < tokens ? precise::exp(ahead.g_end - ahead.g_left) : 0.0f;
+        }
+        const device float* p = chunk_p + (ulong(row) * V_HEADS + head) * CHUNK + half_row * 4;
+        float4 next_p[AHEAD];
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++) {
+            next_p[i] = *(const device float4*)(p + i * 8);
+        }
 
         // 2. R = U - W Sᵀ and e^G Q Sᵀ for 16 tokens. U enters as the first sums.
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
-            const uint own_token = sg * 16 + i * 4 + lane / 8;
-            const uint quart = lane % 8;
-            const bool valid = own_token < tokens && first + quart * 4 < V_DIM;
-            const ulong at = (ulong(start + own_token) * V_HEADS + head) * V_DIM + first + quart * 4;
-            r_quarts[own_token * (R_PITCH / 4) + quart] =
-                valid ? *(const device float4*)(chunk_u + at) : float4(0.0f);
+            r_quarts[(sg * 16 + i * 4 + lane / 8) * (R_PITCH / 4) + lane % 8] = ahead.u[i];
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
         FloatSums sums_r[4];
@@ -103,31 +161,33 @@ constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
             load_rows(sums_r[n], r + sg * 16 * R_PITCH + n * 8, R_PITCH);
             clear(sums_o[n]);
         }
-        const device float4* w =
-            (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + half_row;
+        const device float4* w = (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + half_row;
         const device bfloat4* q = gq + (ulong(row) * K_HEADS + key_head) * (K_DIM / 4) + half_row;
-        float4 next_w = exists ? w[0] : float4(0.0f);
-        float4 next_q = exists ? float4(q[0]) : float4(0.0f);
-        for (uint at = 0; at < K_DIM; at += 8) {
-            strip_quarts[lane] = next_w * -1.0f;
-            strip_quarts[32 + lane] = next_q * decay;
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            if (exists && at + 8 < K_DIM) {
-                next_w = w[at / 4 + 2];
-                next_q = float4(q[at / 4 + 2]);
-            }
-            FloatLeft left_w;
-            FloatLeft left_q;
-            load_rows(left_w, strip, 8);
-            load_rows(left_q, strip + 128, 8);
+        for (uint base = 0; base < K_DIM; base += 8 * AHEAD) {
 #pragma unroll
-            for (uint n = 0; n < 4; n++) {
-                FloatRight old_s;
-                load_columns(old_s, s + n * 8 * S_PITCH + at, S_PITCH);
-                multiply(sums_r[n], left_w, old_s);
-                multiply(sums_o[n], left_q, old_s);
+            for (uint i = 0; i < AHEAD; i++) {
+                const uint at = base + i * 8;
+                strip_quarts[lane] = ahead.w[i] * -1.0f;
+                strip_quarts[32 + lane] = float4(ahead.q[i]) * decay;
+                simdgroup_barrier(mem_flags::mem_threadgroup);
+                const uint later = at + 8 * AHEAD;
+                if (later < K_DIM) {
+                    ahead.w[i] = w[later / 4];
+                    ahead.q[i] = q[later / 4];
+                }
+                FloatLeft left_w;
+                FloatLeft left_q;
+                load_rows(left_w, strip, 8);
+                load_rows(left_q, strip + 128, 8);
+#pragma unroll
+                for (uint n = 0; n < 4; n++) {
+                    FloatRight old_s;
+                    load_columns(old_s, s + n * 8 * S_PITCH + at, S_PITCH);
+                    multiply(sums_r[n], left_w, old_s);
+                    multiply(sums_o[n], left_q, old_s);
+                }
+                simdgroup_barrier(mem_flags::mem_threadgroup);
             }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
 #pragma unroll
         for (uint n = 0; n < 4; n++) {
@@ -136,48 +196,48 @@ constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
         threadgroup_barrier(mem_flags::mem_threadgroup);
 
         // 3. Outputs += P R; P is zero right of the diagonal.
-        const device float* p = chunk_p + (ulong(row) * V_HEADS + head) * CHUNK + half_row * 4;
-        for (uint at = 0; at < min(sg * 16 + 16, tokens); at += 8) {
-            float4 part = float4(0.0f);
-            if (exists) {
-                part = *(const device float4*)(p + at);
-                const uint column = at + half_row * 4;
-                part.x = column < tokens ? part.x : 0.0f;
-                part.y = column + 1 < tokens ? part.y : 0.0f;
-                part.z = column + 2 < tokens ? part.z : 0.0f;
-                part.w = column + 3 < tokens ? part.w : 0.0f;
-            }
-            strip_quarts[lane] = part;
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            FloatLeft left_p;
-            load_rows(left_p, strip, 8);
+        const uint columns = min(sg * 16 + 16, tokens);
+        for (uint base = 0; base < columns; base += 8 * AHEAD) {
 #pragma unroll
-            for (uint n = 0; n < 4; n++) {
-                FloatRight right;
-                load_rows(right, r + at * R_PITCH + n * 8, R_PITCH);
-                multiply(sums_o[n], left_p, right);
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-        }
+            for (uint i = 0; i < AHEAD; i++) {
+                const uint at = base + i * 8;
+                if (at < columns) {
+                    const uint column = at + half_row * 4;
+                    float4 part = next_p[i];
+                    part.x = column < tokens ? part.x : 0.0f;
+                    part.y = column + 1 < tokens ? part.y : 0.0f;
+                    part.z = column + 2 < tokens ? part.z : 0.0f;
+                    part.w = column + 3 < tokens ? part.w : 0.0f;
+                    strip_quarts[lane] = part;
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
+                    const uint later = at + 8 * AHEAD;
+                    if (later < columns) {
+                        next_p[i] = *(const device float4*)(p + later);
+                    }
+                    FloatLeft left_p;
+                    load_rows(left_p, strip, 8);
 #pragma unroll
-        for (uint pair = 0; pair < 2; pair++) {
-            store_rows(sums_o[2 * pair], strip, 16);
-            store_rows(sums_o[2 * pair + 1], strip + 8, 16);
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-#pragma unroll
-            for (uint i = 0; i < 2; i++) {
-                const uint own_token = sg * 16 + i * 8 + lane / 4;
-                const uint value = first + pair * 16 + lane % 4 * 4;
-                if (own_token < tokens && value < V_DIM) {
-                    const ulong at = (ulong(start + own_token) * V_HEADS + head) * V_DIM + value;
-                    *(device float4*)(core + at) = strip_quarts[i * 32 + lane];
+                    for (uint n = 0; n < 4; n++) {
+                        FloatRight right;
+                        load_rows(right, r + at * R_PITCH + n * 8, R_PITCH);
+                        multiply(sums_o[n], left_p, right);
+                    }
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
                 }
             }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
+        device float* chunk_core = core + (ulong(start) * V_HEADS + head) * V_DIM;
+        store_sums(sums_o, chunk_core, V_HEADS * V_DIM, sg * 16, tokens, first, V_DIM, strip_quarts, lane);
 
-        // 4. S <- e^(G of the last token) S + Rᵀ (left K), the simdgroup's columns.
-        const float end_decay = precise::exp(end);
+        // 4. S <- e^(G of the last token) S + Rᵀ (left K), the simdgroup's columns; the next chunk's first reads.
+        if (start + CHUNK < rows) {
+            read_ahead(ahead, gq, chunk_u, chunk_w, chunk_g, start + CHUNK, rows, head, first, tid);
+        }
+        bfloat4 next_k[AHEAD][K_LOADS];
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++) {
+            read_keys(next_k[i], gk, start, i * 8, tokens, key_head, sg, lane);
+        }
 #pragma unroll
         for (uint m = 0; m < 2; m++) {
 #pragma unroll
@@ -185,29 +245,35 @@ constant constexpr uint COLUMN_QUARTS = COLUMNS / 4;
                 scale(own[m][n], end_decay);
             }
         }
-        for (uint at = 0; at < tokens; at += 8) {
-            for (uint i = lane; i < 8 * COLUMN_QUARTS; i += 32) {
-                const uint own_token = at + i / COLUMN_QUARTS;
-                const uint quart = i % COLUMN_QUARTS;
-                float4 k = float4(0.0f);
-                if (own_token < tokens) {
-                    const ulong from = (ulong(start + own_token) * K_HEADS + key_head) * (K_DIM / 4);
-                    k = float4(gk[from + sg * COLUMN_QUARTS + quart]) * left[own_token];
-                }
-                strip_quarts[i / COLUMN_QUARTS * (R_PITCH / 4) + quart] = k;
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
-            FloatLeft left_r[2];
-            load_columns(left_r[0], r + at * R_PITCH, R_PITCH);
-            load_columns(left_r[1], r + at * R_PITCH + 16, R_PITCH);
+        for (uint base = 0; base < tokens; base += 8 * AHEAD) {
 #pragma unroll
-            for (uint n = 0; n < K_PARTS; n++) {
-                FloatRight right;
-                load_rows(right, strip + n * 8, R_PITCH);
-                multiply(own[0][n], left_r[0], right);
-                multiply(own[1][n], left_r[1], right);
+            for (uint i = 0; i < AHEAD; i++) {
+                const uint at = base + i * 8;
+                if (at < tokens) {
+#pragma unroll
+                    for (uint j = 0; j < K_LOADS; j++) {
+                        const uint quart = j * 32 + lane;
+                        const uint token = quart / COLUMN_QUARTS;
+                        if (token < 8) {
+                            strip_quarts[token * (R_PITCH / 4) + quart % COLUMN_QUARTS] =
+                                float4(next_k[i][j]) * left[at + token];
+                        }
+                    }
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
+                    read_keys(next_k[i], gk, start, at + 8 * AHEAD, tokens, key_head, sg, lane);
+                    FloatLeft left_r[2];
+                    load_columns(left_r[0], r + at * R_PITCH, R_PITCH);
+                    load_columns(left_r[1], r + at * R_PITCH + 16, R_PITCH);
+#pragma unroll
+                    for (uint n = 0; n < K_PARTS; n++) {
+                        FloatRight right;
+                        load_rows(right, strip + n * 8, R_PITCH);
+                        multiply(own[0][n], left_r[0], right);
+                        multiply(own[1][n], left_r[1], right);
+                    }
+                    simdgroup_barrier(mem_flags::mem_threadgroup);
+                }
             }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
 #pragma unroll
         for (uint m = 0; m < 2; m++) {

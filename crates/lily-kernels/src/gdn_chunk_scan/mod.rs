@@ -15,6 +15,7 @@
 
 #[allow(unsafe_code)]
 mod cpu;
+mod policy;
 mod reference;
 #[cfg(any(test, feature = "testing"))]
 pub mod tests;
@@ -126,5 +127,6 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();
     Unsupported::above("the width of DeltaNet keys", args.gdn.k_dim, 128)?;
-    args.gdn.constants(launch.entry("gdn_chunk_scan"))
+    let entry = launch.entry("gdn_chunk_scan").constant("AHEAD", policy::ahead(launch.target));
+    args.gdn.constants(entry)
 }

@@ -122,7 +122,7 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     }
     let rows = a.conv_channels + a.v_width + 2 * a.v_heads;
     let gemv = Gemv { format: launch.format(bind::WEIGHT)?, k: a.norm.hidden, rows };
-    let tile = gemv.wide(launch.target, a.step.rows);
-    let entry = gemv.constants(launch.entry("gdn_in"), tile);
+    let tile = gemv.wide(a.step.rows);
+    let entry = gemv.constants(a.norm.constants(launch.entry("gdn_in")), tile);
     Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

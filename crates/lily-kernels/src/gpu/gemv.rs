@@ -71,13 +71,13 @@ impl Gemv {
         self.row_words().div_ceil(LANES)
     }
 
-    /// For matrices with many rows: a simdgroup owns 4 whole rows.
-    pub fn wide(&self, target: Target, step_rows: u32) -> GemvTile {
-        let simdgroups = if is_nvidia(target) { 4 } else { 2 };
+    /// For matrices with many rows: a simdgroup owns 4 whole rows. Threadgroups are small, so that the
+    /// processors get equal shares.
+    pub fn wide(&self, step_rows: u32) -> GemvTile {
         let tokens = tokens(step_rows);
-        // One token: the whole matrix resident at once.
-        let min_blocks = if tokens == 1 { 6 } else { 4 };
-        GemvTile { lane_rows: 4, row_lanes: LANES, splits: 1, simdgroups, tokens, min_blocks }
+        // One token: every threadgroup of the model's matrices resident at once.
+        let min_blocks = if tokens == 1 { 12 } else { 8 };
+        GemvTile { lane_rows: 4, row_lanes: LANES, splits: 1, simdgroups: 2, tokens, min_blocks }
     }
 
     /// For the LM head: a threadgroup owns the `head_rows` rows of one candidate.
@@ -174,8 +174,8 @@ mod tests {
                 let gemv = Gemv { format, k, rows: 300 };
                 let mut tiles = Vec::new();
                 for step_rows in 1..9 {
+                    tiles.push(gemv.wide(step_rows));
                     for target in targets() {
-                        tiles.push(gemv.wide(target, step_rows));
                         for columns in [8, 64] {
                             let tile = gemv.residual(target, columns, step_rows);
                             assert_eq!(tile.rows(), columns);

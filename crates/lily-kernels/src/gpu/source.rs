@@ -12,6 +12,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("lily.h", include_str!("../../prelude/lily.h")),
     ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
+    ("gdn_chunk.h", include_str!("../../prelude/gdn_chunk.h")),
     ("norm.h", include_str!("../../prelude/norm.h")),
     ("residual.h", include_str!("../../prelude/residual.h")),
     ("attention.h", include_str!("../../prelude/attention.h")),
@@ -81,13 +82,14 @@ fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'sta
 #[cfg(test)]
 mod tests {
     use crate::conformance::cases_in;
+    use crate::gpu::translate::{Dialect, translate};
     use crate::gpu::{GpuLaunch, Target};
     use crate::table;
 
     use super::*;
 
     #[test]
-    fn every_text_assembles_with_its_headers_once() {
+    fn every_text_assembles_with_its_headers_once_and_is_in_the_dialect() {
         let mut checked = 0;
         for case in cases_in(lily_plan::Precision::BF16, table::cases) {
             let launch = &case.plan.launches()[0];
@@ -113,6 +115,9 @@ mod tests {
             assert!(source.text.contains(&format!("void {}(", entry.function)), "{}", case.name);
             assert_eq!(source.text.matches("#line 1 \"lily.h\"").count(), 1, "{}", case.name);
             assert!(!source.text.contains("#include \""), "{}", case.name);
+            for dialect in [Dialect::Cpu, Dialect::Cuda] {
+                translate(&source, dialect).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            }
             checked += 1;
         }
         assert!(checked > 0, "no kernel has a Metal text");

@@ -50,17 +50,17 @@ METAL_FUNC bool head_products(
     if (!head_tokens(args, control, tile.y, tokens)) {
         return false;
     }
-    float scales[TOKENS];
+    float parts[TOKENS];
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
-        scales[t] = rms_scale(x_ss + ulong(tokens.row(t)) * args.norm.ss_stride, args.norm, lane);
+        parts[t] = rms_part(x_ss + ulong(tokens.row(t)) * args.norm.ss_stride, args.norm, lane);
     }
     float sums[LANE_ROWS * TOKENS];
     multiply(matrix, row, lane_word(0, lane), words, bfloat_inputs(xn, tokens), sums);
     const uint out = base + result_row(lane);
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
-        const float logit = sum_lanes(sums, t, lane) * scales[t];
+        const float logit = sum_lanes(sums, t, lane) * rms_scale_of(parts[t], args.norm);
         if (leads_result(lane) && out >= first) {
             results[t * HEAD_ROWS + (out - tile.x * HEAD_ROWS)] = logit;
         }

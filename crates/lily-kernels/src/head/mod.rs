@@ -193,6 +193,8 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         return Err(Unsupported(format!("the vocabulary has {} ids, need {need}", a.vocab)));
     }
     let function = if a.candidates != 0 { "head" } else { "head_all" };
-    let entry = gemv.constants(launch.entry(function), tile).constant("HEAD_ROWS", a.head_rows);
+    let entry = gemv
+        .constants(a.norm.constants(launch.entry(function)), tile)
+        .constant("HEAD_ROWS", a.head_rows);
     Ok(entry.over(gemv.grid(tile, step_rows), tile.threads()))
 }

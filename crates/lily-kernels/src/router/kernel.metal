@@ -55,17 +55,17 @@ struct NormInputs {
     }
     NormInputs inputs;
     inputs.norm = post_norm;
-    float scales[TOKENS];
+    float parts[TOKENS];
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
         inputs.rows[t] = x + ulong(tokens.row(t)) * (MATRIX_K / 4);
-        scales[t] = rms_scale(x_ss + tokens.row(t) * args.norm.ss_stride, args.norm, lane);
+        parts[t] = rms_part(x_ss + tokens.row(t) * args.norm.ss_stride, args.norm, lane);
     }
     float sums[LANE_ROWS * TOKENS];
     multiply(matrix, row, word, words, inputs, sums);
 #pragma unroll
     for (uint t = 0; t < TOKENS; t++) {
-        const float sum = sum_lanes(sums, t, lane) * scales[t];
+        const float sum = sum_lanes(sums, t, lane) * rms_scale_of(parts[t], args.norm);
         if (leads_result(lane)) {
             partials[(simdgroup * TOKENS + t) * SIMD_ROWS + result_row(lane)] = sum;
         }

@@ -100,6 +100,6 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let format = launch.format(bind::WEIGHT)?;
     let gemv = Gemv { format, k: a.norm.hidden, rows: a.experts + 1 };
     let tile = gemv.narrow(a.step.rows);
-    let entry = gemv.constants(launch.entry("router"), tile);
+    let entry = gemv.constants(a.norm.constants(launch.entry("router")), tile);
     Ok(entry.over(gemv.grid(tile, a.step.rows), tile.threads()))
 }

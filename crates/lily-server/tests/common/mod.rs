@@ -30,7 +30,7 @@ pub const TURN_END: &str = "511";
 /// Ends a thought.
 pub const THOUGHT_END: &str = "509";
 /// Nothing in these tests takes so long unless it hangs.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server in its own thread, stopped when dropped.
 pub struct Served {
@@ -63,13 +63,13 @@ pub fn device() -> CpuDevice {
     CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 1, ..CpuOptions::default() })
 }
 
-fn model(device: Box<dyn Device>, context: usize) -> Model {
+/// The tiny model on a device.
+pub fn model(device: Box<dyn Device>, context: usize) -> Model {
     let checkpoint = Checkpoint::open(folder()).unwrap();
     let options = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
     Model {
-        id: "tiny".into(),
         engine: Engine::new(device, shape, weights, options).unwrap(),
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
@@ -87,10 +87,16 @@ pub fn serve_context(context: usize, settings: Settings) -> Served {
 }
 
 pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings) -> Served {
+    let server = Server::new("tiny", settings).unwrap();
+    server.handle().ready(model(device, context)).unwrap();
+    run(server)
+}
+
+/// Serves in a thread.
+pub fn run(server: Server) -> Served {
     let (shutdown, stopped) = oneshot::channel();
     let (started, address) = std::sync::mpsc::channel();
     let thread = thread::spawn(move || {
-        let server = Server::new(model(device, context), settings).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -103,7 +109,7 @@ pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings)
                 // Also when the test has let go of the server.
                 let _ = stopped.await;
             };
-            server.serve(listener, shutdown).await.unwrap();
+            server.serve(listener, shutdown).await;
         });
         runtime.shutdown_background();
     });
@@ -149,7 +155,7 @@ impl Served {
         reply.json()
     }
 
-    /// Begins a stream.
+    /// Sends a request and gives what comes back as soon as its headers are there.
     pub fn stream(&self, path: &str, body: &Value) -> Events {
         let mut stream = self.connect();
         let body = body.to_string();
@@ -227,6 +233,11 @@ impl Events {
             }
             self.text.push_str(&read_chunk(&mut self.reader)?);
         }
+    }
+
+    /// The next chunk of the body, whatever is in it; `None` behind the last.
+    pub fn chunk(&mut self) -> Option<String> {
+        read_chunk(&mut self.reader)
     }
 
     /// The data of the next event; comments are skipped.

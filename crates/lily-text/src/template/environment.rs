@@ -22,8 +22,34 @@ const MAX_SOURCE_BYTES: usize = 64 << 10;
 /// text of [`MAX_SOURCE_BYTES`] can hold one link in each byte. Only what is used is touched.
 const COMPILE_STACK_BYTES: usize = 256 << 20;
 
-/// An environment with one template, compiled on a thread whose stack holds the longest chain.
+/// Names that the engine itself gives a meaning inside loops, blocks and macros.
+const FRAME: [&str; 6] = ["loop", "self", "super", "caller", "varargs", "kwargs"];
+
+/// An environment with one template.
 pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, Error> {
+    with_stack(source, || compile(source, marks))
+}
+
+/// The names that a template reads and neither sets itself nor gets from the engine, sorted.
+pub(super) fn variables(source: &str) -> Result<Vec<String>, Error> {
+    // The engine parses the text again to find them.
+    with_stack(source, || {
+        let env = compile(source, Marks::default())?;
+        let mut names: Vec<String> =
+            env.get_template(NAME)?.undeclared_variables(false).into_iter().collect();
+        names.retain(|name| {
+            !FRAME.contains(&name.as_str()) && env.globals().all(|(global, _)| global != name)
+        });
+        names.sort();
+        Ok(names)
+    })
+}
+
+/// Runs on a thread whose stack holds the longest chain.
+fn with_stack<T: Send>(
+    source: &str,
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
     let refuse = |reason: String| Error::new(ErrorKind::SyntaxError, reason);
     if source.len() > MAX_SOURCE_BYTES {
         let reason = format!("it has {} bytes, need at most {MAX_SOURCE_BYTES}", source.len());
@@ -32,7 +58,7 @@ pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, 
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .stack_size(COMPILE_STACK_BYTES)
-            .spawn_scoped(scope, || compile(source, marks))
+            .spawn_scoped(scope, work)
             .map_err(|e| refuse(format!("no thread to compile it on: {e}")))?
             .join()
             .unwrap_or_else(|_| Err(refuse("the template engine failed on it".into())))

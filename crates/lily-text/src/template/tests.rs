@@ -28,6 +28,18 @@ fn marked(source: &str, text: &str) -> (String, Vec<String>) {
 }
 
 #[test]
+fn variables_are_what_a_template_reads_and_nobody_else_sets() {
+    let source = "{# remark #}text {{ messages[0].content }} {{ mood }}{{ bos_token }}\
+                  {% set ns = namespace(count=0) %}{% set mine = 1 %}{{ mine }}\
+                  {% for item in tools or [] %}{{ loop.index }}{{ item.field }}{% endfor %}\
+                  {% macro m(inner) %}{{ inner }}{{ tone }}{% endmacro %}{{ m('literal') }}\
+                  {% if enable_thinking is defined %}{{ strftime_now('%Y') }}{% endif %}\
+                  {{ raise_exception('x') if add_generation_prompt is undefined }}";
+    let template = ChatTemplate::from_source(source).unwrap();
+    assert_eq!(template.variables(), ["enable_thinking", "mood", "tone"]);
+}
+
+#[test]
 fn a_template_that_does_not_end_is_stopped() {
     let endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
     assert!(matches!(render(endless, ""), Err(TextError::Endless { .. })));

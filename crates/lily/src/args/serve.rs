@@ -19,7 +19,7 @@ pub struct ServeArgs {
     /// Positions of the context: prompt and answer together.
     #[arg(long, default_value_t = 4096, value_name = "TOKENS")]
     pub ctx: usize,
-    /// Name of the model in the API; without it, the folder's name.
+    /// Name of the model in the API; without it, the folder's name or that on the hub.
     #[arg(long, value_name = "NAME")]
     pub model_name: Option<String>,
     /// Key that clients must send as a bearer token.

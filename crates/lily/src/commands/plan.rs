@@ -14,6 +14,7 @@ use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
+use crate::model::locate;
 use crate::output::{print, print_json};
 
 /// Runs the command.
@@ -85,20 +86,23 @@ fn fusions(args: &PlanArgs) -> Fusions {
     }
 }
 
-/// A model folder, a `config.json`, or the name of a preset.
+/// A `config.json`, the name of a preset, a model folder, or a model on the hub.
 fn read_config(model: &Path) -> Result<Config> {
-    if model.is_dir() {
-        return Ok(Config::read(model)?);
+    if model.is_file() {
+        let text = std::fs::read_to_string(model)
+            .with_context(|| format!("cannot read {}", model.display()))?;
+        return Ok(Config::from_json(&text, model)?);
     }
-    let text = match model.to_str().and_then(preset) {
-        Some(preset) if !model.exists() => synth::plan(&preset, 0)?.config().to_string(),
-        _ => std::fs::read_to_string(model).with_context(|| {
-            format!(
-                "cannot read {}; give a model folder, a config.json, or one of {}",
-                model.display(),
-                PRESETS.join(", ")
-            )
-        })?,
-    };
-    Ok(Config::from_json(&text, model)?)
+    if let Some(preset) = model.to_str().and_then(preset).filter(|_| !model.exists()) {
+        let text = synth::plan(&preset, 0)?.config().to_string();
+        return Ok(Config::from_json(&text, model)?);
+    }
+    let located = locate(model).with_context(|| {
+        format!(
+            "cannot read {}; give a model folder, a config.json, or one of {}",
+            model.display(),
+            PRESETS.join(", ")
+        )
+    })?;
+    Ok(Config::read(&located.folder)?)
 }

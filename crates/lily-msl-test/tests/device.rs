@@ -1,0 +1,112 @@
+//! The test device behind the `Device` trait: what it refuses, and in which words.
+
+#![cfg(target_os = "linux")]
+
+use std::process::Command;
+
+use lily_kernels::conformance::{Bar, Case, cases_in};
+use lily_kernels::table;
+use lily_msl_test::{Block, MslOptions, MslTestDevice};
+use lily_plan::{BufferId, Device, DeviceError, PlanId, Precision};
+
+fn topk() -> Case {
+    let mut cases = cases_in(Bar::Bf16.precision(), || table::cases_of(|k| k.name == "topk"));
+    cases.swap_remove(0)
+}
+
+fn device(case: &Case) -> (MslTestDevice, PlanId) {
+    let mut device = MslTestDevice::new(MslOptions::default());
+    device.allocate(case.plan.buffers(), case.weights.clone()).expect("there is room");
+    let plan = device.compile(&case.plan).expect("the text compiles");
+    (device, plan)
+}
+
+fn find(case: &Case, name: &str) -> BufferId {
+    case.plan.buffers().find(name).expect("topk has it")
+}
+
+#[test]
+fn it_wants_bfloat_inputs_and_cache() {
+    let device = MslTestDevice::new(MslOptions::default());
+    assert_eq!((device.name(), device.precision()), ("msl-test", Precision::BF16));
+}
+
+#[test]
+fn fresh_memory_is_nan_so_that_nobody_counts_on_zeros() {
+    let case = topk();
+    let (mut device, _) = device(&case);
+    let logits = find(&case, "router_logits");
+    let values = lily_plan::read_f32(&mut device, logits, 0, 4).expect("inside");
+    assert!(values.iter().all(|v| v.is_nan()), "{values:?}");
+}
+
+#[test]
+fn ranges_outside_of_a_buffer_are_refused_by_name() {
+    let case = topk();
+    let (mut device, _) = device(&case);
+    let logits = find(&case, "router_logits");
+    let end = case.plan.buffers().get(logits).bytes() as usize;
+    let read = device.read(logits, end - 3, &mut [0; 4]).expect_err("4 bytes, 3 are there");
+    assert_eq!(read.to_string(), "read outside of router_logits");
+    let write = device.write(logits, usize::MAX, &[0; 4]).expect_err("far outside");
+    assert_eq!(write.to_string(), "write outside of router_logits");
+    device.write(logits, end - 4, &[0; 4]).expect("the last 4 bytes");
+}
+
+#[test]
+fn plans_and_launches_that_do_not_exist_are_refused() {
+    let case = topk();
+    let (mut device, plan) = device(&case);
+    assert!(matches!(device.submit(PlanId(7)), Err(DeviceError::Usage(_))));
+    assert!(matches!(device.run_launch(plan, 1), Err(DeviceError::Usage(_))));
+    let buffers = topk().plan.buffers().clone();
+    let mut other = MslTestDevice::new(MslOptions::default());
+    assert!(
+        matches!(other.compile(&case.plan), Err(DeviceError::Usage(_))),
+        "nothing is allocated"
+    );
+    assert_eq!(device.buffers().len(), buffers.len());
+}
+
+#[test]
+fn a_block_has_its_size_and_nothing_more() {
+    let mut block = Block::new(100).expect("clang is there").expect("there is room");
+    assert_eq!((block.len(), block.is_empty()), (100, false));
+    assert!(block.write(96, &[1, 2, 3, 4]));
+    assert!(!block.write(97, &[0; 4]));
+    let mut bytes = [0; 5];
+    assert!(block.read(95, &mut bytes));
+    assert_eq!(bytes, [0xff, 1, 2, 3, 4]);
+    assert!(!block.read(96, &mut bytes));
+    assert!(block.part(64, 36).is_some() && block.part(64, 37).is_none());
+}
+
+/// More buffers than a model has: each has 64 GiB of addresses to itself.
+#[test]
+fn a_thousand_blocks_fit_and_the_places_are_used_again() {
+    for _ in 0..2 {
+        let blocks: Vec<_> = (0..900).map(|_| Block::new(4096).expect("clang is there")).collect();
+        assert!(blocks.iter().all(Option::is_some));
+    }
+}
+
+#[test]
+#[ignore = "the next test runs it, in a process that has no clang"]
+fn a_block_without_clang() {
+    let error = Block::new(16).map(drop).expect_err("there is no clang");
+    println!("refused: {error}");
+}
+
+#[test]
+fn without_clang_the_error_says_what_to_install() {
+    let this = std::env::current_exe().expect("tests are files");
+    let output = Command::new(this)
+        .env("LILY_CLANG", "/no/clang++")
+        .args(["--exact", "a_block_without_clang", "--ignored", "--nocapture"])
+        .output()
+        .expect("tests run");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let expected = "refused: none of /no/clang++ runs; the MSL test device needs clang 19 or later: \
+                    install it (`apt install clang-19`) or name it in LILY_CLANG";
+    assert!(text.contains(expected), "{text}");
+}

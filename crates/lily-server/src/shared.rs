@@ -1,0 +1,112 @@
+//! What all connections share, before and after the model is there.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+
+use crate::Model;
+use crate::app::App;
+use crate::body::BodyLimits;
+use crate::error::ApiError;
+use crate::reply::unix_seconds;
+use crate::settings::Settings;
+use crate::worker::Worker;
+
+/// A server's state.
+pub(crate) struct Shared {
+    pub model_id: String,
+    app: OnceLock<Arc<App>>,
+    queue: usize,
+    body_limit: usize,
+    body_timeout: Duration,
+    heartbeat: Duration,
+    /// Becomes true when the server stops taking work.
+    closing: watch::Sender<bool>,
+    /// Becomes true when replies must end.
+    aborting: watch::Sender<bool>,
+}
+
+impl Shared {
+    pub fn new(model_id: &str, settings: &Settings) -> Self {
+        Self {
+            model_id: model_id.into(),
+            app: OnceLock::new(),
+            queue: settings.queue,
+            body_limit: settings.body_limit,
+            body_timeout: settings.body_timeout,
+            heartbeat: settings.heartbeat,
+            closing: watch::Sender::new(false),
+            aborting: watch::Sender::new(false),
+        }
+    }
+
+    /// The model, or the news that it is not there yet.
+    pub fn app(&self) -> Result<&Arc<App>, ApiError> {
+        self.app.get().ok_or_else(ApiError::loading)
+    }
+
+    pub fn closing(&self) -> watch::Receiver<bool> {
+        self.closing.subscribe()
+    }
+
+    pub fn ready(&self, model: Model) -> io::Result<()> {
+        let context = model.engine.session().capacity;
+        let vocab = model.engine.shape().vocab_used;
+        let tokenizer = model.encoder.tokenizer().clone();
+        let app = App {
+            worker: Worker::start(model.engine, tokenizer, self.queue)?,
+            encoder: model.encoder,
+            encoding: Arc::new(Semaphore::new(1)),
+            model_id: self.model_id.clone(),
+            created: unix_seconds(),
+            context,
+            vocab,
+            defaults: model.defaults,
+            stop_ids: model.stop_ids,
+            heartbeat: self.heartbeat,
+            body: BodyLimits {
+                bytes: self.body_limit.min(body_limit(context)),
+                time: self.body_timeout,
+            },
+            abort: self.aborting.subscribe(),
+        };
+        if let Err(second) = self.app.set(Arc::new(app)) {
+            second.worker.queue.close();
+            return Err(io::Error::other("the server has a model already; start another server"));
+        }
+        // Asked to stop in between.
+        if *self.closing.borrow() {
+            self.close();
+        }
+        Ok(())
+    }
+
+    /// Takes no more work; refuses what waits.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+        if let Some(app) = self.app.get() {
+            app.worker.queue.close();
+        }
+    }
+
+    /// Ends what runs.
+    pub fn abort(&self) {
+        if let Some(app) = self.app.get() {
+            app.worker.abort();
+        }
+        self.aborting.send_replace(true);
+    }
+
+    pub fn is_busy(&self) -> bool {
+        let is_busy = |app: &Arc<App>| app.worker.is_busy() || app.worker.queue.waiting() > 0;
+        self.app.get().is_some_and(is_busy)
+    }
+}
+
+/// Most bytes of a request that could fit into the context: a token is a few bytes of text, and JSON
+/// may spell a byte with six. More is refused before it is read.
+fn body_limit(context: usize) -> usize {
+    (1 << 20) + context.saturating_mul(64)
+}

@@ -1,0 +1,138 @@
+//! `lily serve` as a person starts and stops it.
+
+#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A server that has nothing to finish stops in less.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+struct Served {
+    child: Child,
+    notes: BufReader<ChildStderr>,
+    address: String,
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
+    command.arg("serve").args(args).stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn serve(args: &[&str]) -> Served {
+    let mut child = command(&[&["--port", "0"], args].concat()).spawn().unwrap();
+    let notes = BufReader::new(child.stderr.take().unwrap());
+    let mut served = Served { child, notes, address: String::new() };
+    let mut note = String::new();
+    while served.address.is_empty() {
+        let before = note.len();
+        assert!(served.notes.read_line(&mut note).unwrap() > 0, "the server ended: {note}");
+        let address = note[before..].trim_end().strip_prefix("listening on http://");
+        served.address = address.unwrap_or_default().to_string();
+    }
+    served
+}
+
+impl Served {
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits for the end; gives what it said since it was ready, and its exit status.
+    fn end(&mut self) -> (String, Option<i32>) {
+        let mut notes = String::new();
+        self.notes.read_to_string(&mut notes).unwrap();
+        (notes, self.child.wait().unwrap().code())
+    }
+
+    /// Starts an answer that does not end soon.
+    fn occupy(&self) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let body = r#"{"messages":[{"role":"user","content":"Hi"}],"stream":true,
+            "logit_bias":{"511":-100,"509":-100}}"#;
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
+        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+        // The headers, the role, and some text.
+        let mut seen = String::new();
+        while !seen.contains("reasoning_content") {
+            let mut bytes = [0; 4096];
+            let read = stream.read(&mut bytes).unwrap();
+            assert!(read > 0, "{seen}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+        stream
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Both fail if it has ended and was waited for, as it should.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn refused(args: &[&str]) -> String {
+    let Output { status, stderr, .. } = command(args).output().unwrap();
+    assert_eq!(status.code(), Some(1), "{args:?}");
+    String::from_utf8(stderr).unwrap()
+}
+
+#[test]
+fn a_signal_ends_an_idle_server_at_once() {
+    let mut server = serve(&[]);
+    let _silent = TcpStream::connect(&server.address).unwrap();
+    let mut half = TcpStream::connect(&server.address).unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
+    write!(half, "{head}Content-Length: 100\r\n\r\n{{").unwrap();
+    thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    server.signal("-TERM");
+    let (notes, status) = server.end();
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert_eq!((notes.trim(), status), ("lily: stopping", Some(0)));
+}
+
+#[test]
+fn a_second_signal_ends_a_busy_server_at_once() {
+    let mut server = serve(&["--ctx", "65536"]);
+    let _running = server.occupy();
+    server.signal("-INT");
+    let mut note = String::new();
+    server.notes.read_line(&mut note).unwrap();
+    assert!(note.contains("finishing the running request, for at most 5 s"), "{note}");
+    let start = Instant::now();
+    server.signal("-INT");
+    let (_, status) = server.end();
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert_eq!(status, Some(130));
+}
+
+#[test]
+fn a_taken_port_is_said_before_anything_is_loaded() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let said = refused(&["--port", &port]);
+    assert!(said.contains(&format!("cannot listen on 127.0.0.1 port {port}")), "{said}");
+    assert!(!said.contains("loaded in"), "{said}");
+}
+
+#[test]
+fn options_without_a_meaning_are_refused() {
+    for (args, words) in [
+        (["--allow-origin", "nonsense"], "\"nonsense\""),
+        (["--allow-origin", "http://a/"], "without a path"),
+        (["--allow-host", "http://box"], "host name"),
+        (["--model-name", ""], "name for the model"),
+        (["--api-key", ""], "API key"),
+    ] {
+        let said = refused(&[&["--port", "0"], &args[..]].concat());
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}
