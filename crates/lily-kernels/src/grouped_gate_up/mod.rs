@@ -3,7 +3,8 @@
 //!
 //! Matrix rows `2j` and `2j + 1` are gate and up of inner column `j`. A threadgroup owns a block
 //! of matrix rows (128 are declared, the Metal text takes 64) of one entry, at most 32 sorted rows of
-//! one expert, whose inputs it gathers by `row_token`. Entries with rows = 0 return at once. `hs` stays in sorted order.
+//! one expert, whose inputs it gathers by `row_token`. Entries with rows = 0 return at once. `hs`
+//! stays in sorted order.
 
 #[allow(unsafe_code)]
 mod cpu;
