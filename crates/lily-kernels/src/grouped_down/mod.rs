@@ -1,9 +1,10 @@
 //! Down projections of grouped tokens: for every sorted row of every entry of the work list
 //! `moe_y[token, slot] = route[token, slot] · (W[expert] · hs[row])`.
 //!
-//! A threadgroup owns 128 matrix rows (columns of `moe_y`) of one entry, at most 32 sorted rows of
-//! one expert, and scatters its results to (token, slot). The slots are summed by `combine`: tiles of
-//! other experts add to the same token, which would need atomics here. `moe_y` is f32.
+//! A threadgroup owns a block of matrix rows (columns of `moe_y`; 128 are declared, the Metal text
+//! takes 64) of one entry, at most 32 sorted rows of one expert, and scatters its results to (token,
+//! slot). The slots are summed by `combine`: tiles of other experts add to the same token, which would
+//! need atomics here. `moe_y` is f32.
 
 #[allow(unsafe_code)]
 mod cpu;

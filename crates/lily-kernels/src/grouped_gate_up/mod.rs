@@ -1,9 +1,10 @@
 //! Gate and up projections of grouped tokens: for every entry of the work list
 //! `hs[row] = silu(g) ∘ u` with `g, u = (W[expert] · xn[token]) / rms(x[token])`.
 //!
-//! Matrix rows `2j` and `2j + 1` are gate and up of inner column `j`. A threadgroup owns 128 matrix
-//! rows (64 columns of `hs`) of one entry, at most 32 sorted rows of one expert, whose inputs it
-//! gathers by `row_token`. Entries with rows = 0 return at once. `hs` stays in sorted order.
+//! Matrix rows `2j` and `2j + 1` are gate and up of inner column `j`. A threadgroup owns a block
+//! of matrix rows (128 are declared, the Metal text takes 64) of one entry, at most 32 sorted rows of
+//! one expert, whose inputs it gathers by `row_token`. Entries with rows = 0 return at once. `hs`
+//! stays in sorted order.
 
 #[allow(unsafe_code)]
 mod cpu;
