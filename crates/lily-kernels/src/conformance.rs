@@ -290,6 +290,65 @@ fn compare(
     Ok(())
 }
 
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::cpu::Numerics;
+
+    /// The smallest case of every kernel, for each kind of step, element type and weight format.
+    fn smallest_cases() -> Vec<Case> {
+        let mut smallest: BTreeMap<String, Case> = BTreeMap::new();
+        for case in table::cases() {
+            let formats: Vec<String> = case.weights.values().map(format_name).collect();
+            let launch = &case.plan.launches()[0];
+            let (prefill, precision) = (case.plan.step().is_prefill(), precision(&case));
+            let key = format!("{}, {prefill}, {precision:?}, {formats:?}", launch.kernel);
+            match smallest.get(&key) {
+                Some(known) if elements(known) <= elements(&case) => {}
+                _ => drop(smallest.insert(key, case)),
+            }
+        }
+        smallest.into_values().collect()
+    }
+
+    fn format_name(weight: &lily_plan::Weight) -> String {
+        match weight {
+            lily_plan::Weight::Vector(_) => "vector".into(),
+            lily_plan::Weight::Matrix(matrix) => format!("{:?}", matrix.segments()[0].format),
+        }
+    }
+
+    fn elements(case: &Case) -> usize {
+        case.plan.buffers().iter().map(|(_, buffer)| buffer.elements()).sum()
+    }
+
+    /// Under Miri this is where the unsafe code of every kernel runs, with the portable vectors.
+    #[test]
+    fn every_cpu_face_writes_inside_its_declared_ranges_and_nowhere_else() {
+        let mut kernels = std::collections::BTreeSet::new();
+        for case in smallest_cases() {
+            let launch = &case.plan.launches()[0];
+            let memory = ContentsMemory(&case.contents);
+            let written =
+                mask(&case.plan, launch, &live(&case.plan, &memory), |b| b.write.as_ref());
+            for numerics in [Numerics::Exact, Numerics::Int8] {
+                let after = run_face(&case, numerics);
+                for (i, (before, after)) in case.contents.iter().zip(&after).enumerate() {
+                    for (e, &written) in written[i].iter().enumerate() {
+                        if !same(before, after, e) {
+                            assert!(written, "{}: buffer {i}, element {e}", case.name);
+                            kernels.insert(launch.kernel);
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(kernels.len(), table::KERNELS.len(), "every kernel writes something");
+    }
+}
+
 fn same(a: &Contents, b: &Contents, element: usize) -> bool {
     match (a, b) {
         (Contents::Float(a), Contents::Float(b)) => a[element].to_bits() == b[element].to_bits(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::config::{Config, LayerKind};
 use crate::generation::{GenerationDefaults, stop_tokens};
+use crate::printable::Printable;
 use crate::weights::class::ClassSummary;
 use crate::weights::{Aside, Checkpoint, Layout};
 
@@ -116,9 +117,9 @@ fn grouped(n: u64) -> String {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{}", self.folder)?;
+        writeln!(out, "{}", Printable(&self.folder))?;
         if let Some(architecture) = &self.architecture {
-            writeln!(out, "  architecture  {architecture}")?;
+            writeln!(out, "  architecture  {}", Printable(architecture))?;
         }
         match self.layout {
             Some(Layout::Mlx) => writeln!(out, "  layout        MLX")?,
@@ -136,7 +137,8 @@ impl fmt::Display for Inspection {
         }
         writeln!(out, "  stop tokens   {:?}", self.stop_tokens)?;
         for file in &self.files {
-            writeln!(out, "  file          {}, {} bytes", file.name, grouped(file.bytes))?;
+            let name = Printable(&file.name);
+            writeln!(out, "  file          {name}, {} bytes", grouped(file.bytes))?;
         }
         if !self.classes.is_empty() {
             writeln!(out, "\n  {:<38} {:>7} {:>16}  formats", "class", "tensors", "bytes")?;
@@ -154,11 +156,11 @@ impl fmt::Display for Inspection {
             writeln!(out, "  left aside    {what}: {tensors} tensors, {bytes} bytes")?;
         }
         for warning in &self.warnings {
-            writeln!(out, "  warning       {warning}")?;
+            writeln!(out, "  warning       {}", Printable(warning))?;
         }
         match &self.error {
             None => writeln!(out, "  supported     yes"),
-            Some(error) => writeln!(out, "  supported     no: {error}"),
+            Some(error) => writeln!(out, "  supported     no: {}", Printable(error)),
         }
     }
 }

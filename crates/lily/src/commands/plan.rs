@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail};
 use lily_kernels::SessionShape;
 use lily_model::Config;
 use lily_model::plan::{
@@ -18,21 +18,12 @@ use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
+    let rows = args.rows()?;
     let config = read_config(&args.model)?;
-    let prefill = args.step == PlanStep::Prefill;
-    let rows = if prefill { args.tokens } else { args.batch };
-    ensure!(
-        (1..=16384).contains(&rows) && args.position < 1 << 24,
-        "a plan needs 1 to 16384 tokens or sequences and a position below {}, found {rows} and {}",
-        1 << 24,
-        args.position
-    );
-    let (tokens, batch) = if prefill { (rows, 1) } else { (1, rows) };
-    ensure!(
-        args.bandwidth.is_none_or(|b| b.is_finite() && b > 0.0),
-        "--bandwidth is {}, need a number of GB/s above 0",
-        args.bandwidth.unwrap_or_default()
-    );
+    let (tokens, batch) = match args.step {
+        PlanStep::Decode => (1, rows),
+        PlanStep::Prefill => (rows, 1),
+    };
     let shape = model_shape(&config);
     let end = args.position + tokens;
     let capacity = config.max_position_embeddings.max(end);
@@ -90,15 +81,16 @@ fn read_config(model: &Path) -> Result<Config> {
     if model.is_dir() {
         return Ok(Config::read(model)?);
     }
-    let text = match model.to_str().and_then(preset) {
-        Some(preset) if !model.exists() => synth::plan(&preset, 0)?.config().to_string(),
-        _ => std::fs::read_to_string(model).with_context(|| {
-            format!(
-                "cannot read {}; give a model folder, a config.json, or one of {}",
-                model.display(),
-                PRESETS.join(", ")
-            )
-        })?,
+    if model.exists() {
+        return Ok(Config::read_file(model)?);
+    }
+    let Some(preset) = model.to_str().and_then(preset) else {
+        bail!(
+            "there is nothing at {}; give a model folder, a config.json, or one of {}",
+            model.display(),
+            PRESETS.join(", ")
+        );
     };
+    let text = synth::plan(&preset, 0)?.config().to_string();
     Ok(Config::from_json(&text, model)?)
 }
