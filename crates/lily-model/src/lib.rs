@@ -25,7 +25,7 @@ mod weights;
 pub use config::{Config, LayerKind, Quantization};
 pub use error::{CheckpointError, ConfigError, ConfigProblem};
 pub use generation::{GenerationDefaults, stop_tokens};
-pub use inspect::{FileSummary, Inspection};
+pub use inspect::{FileSummary, Inspection, TextFile};
 pub use printable::Printable;
 pub use weights::class::ClassSummary;
 pub use weights::{

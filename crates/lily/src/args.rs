@@ -222,7 +222,9 @@ impl PlanArgs {
         };
         match stray {
             None => Ok(rows),
-            Some(option) => Err(conflict("plan", &format!("{option} has no effect with --step {step}"))),
+            Some(option) => {
+                Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
+            }
         }
     }
 }

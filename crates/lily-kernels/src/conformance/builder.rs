@@ -168,6 +168,10 @@ impl<'a> CaseBuilder<'a> {
 
     /// About normal: mean 0, standard deviation 1.
     pub fn normal(&mut self) -> f32 {
+        if cfg!(miri) {
+            // A twelfth of the work, the same mean and nearly the same deviation.
+            return 3.4 * self.uniform() - 1.7;
+        }
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
     }
 

@@ -9,9 +9,9 @@ use lily_model::engine::Generation;
 use lily_model::sampling::Sampling;
 use serde_json::Value;
 
+use super::run::context;
 use crate::answer::{SHORT_ANSWER, summary};
 use crate::args::RunArgs;
-use super::run::context;
 use crate::model::Source;
 use crate::output::{note, print, print_json};
 
