@@ -4,6 +4,8 @@
 //! runtime opens `/dev/null` in place of a closed stream before `main` begins, so the question has
 //! to be asked by an initialiser that the loader runs earlier.
 
+#![deny(unsafe_code)]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
@@ -15,6 +17,7 @@ pub fn stdout_was_closed() -> bool {
 }
 
 #[cfg(unix)]
+#[allow(unsafe_code, reason = "one call into the C library, and the section of initialisers")]
 mod early {
     use super::{Ordering, STDOUT_CLOSED};
 

@@ -56,7 +56,7 @@ pub struct RunArgs {
     /// What is said before, how it is shown and where it ends.
     #[command(flatten)]
     pub answer: AnswerArgs,
-    /// How tokens are chosen; greedy without any of these.
+    /// How tokens are chosen; greedy without a temperature.
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }

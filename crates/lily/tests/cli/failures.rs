@@ -190,12 +190,8 @@ fn read_little(args: &[&str], stderr_too: bool) -> Outcome {
 fn a_reader_that_goes_away_ends_the_work_quietly() {
     let model = golden("mixed");
     let run = ["run", "-m", &model, "--tokens", "1", "--max-tokens", "2000", "--ignore-stop"];
-    for args in [
-        &run[..],
-        &["plan", "-m", "qwen3.6-35b-a3b"],
-        &["plan", "-m", "qwen3.6-35b-a3b", "--json"],
-        &["completions", "zsh"],
-    ] {
+    // More than a pipe holds, or spread over time: the second write finds no reader.
+    for args in [&run[..], &["plan", "-m", "qwen3.6-35b-a3b", "--json"]] {
         let outcome = read_little(args, false);
         assert_eq!((outcome.code, outcome.messages().len()), (Some(141), 0), "{outcome:?}");
         let outcome = read_little(args, true);

@@ -46,11 +46,12 @@ fn output_that_would_be_lost_is_refused_at_once() {
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}1m\nlily: größe 模型";
 
 #[test]
-fn text_from_files_cannot_steer_the_terminal_through_a_message() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = serde_json::json!({ "architectures": [HOSTILE], "model_type": HOSTILE });
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    let path = folder.path().to_str().unwrap();
+fn names_and_texts_of_files_cannot_steer_the_terminal() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join(HOSTILE);
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("config.json"), "{").unwrap();
+    let path = folder.to_str().unwrap();
     let run = lily(&["run", "-m", path, "--tokens", "1"]);
     run.assert_fails("\\u{1b}[2J");
     run.assert_fails("größe 模型");
