@@ -9,9 +9,7 @@
 
 use std::sync::LazyLock;
 
-use lily_text::{
-    Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer,
-};
+use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
 
 static TOKENIZER: LazyLock<Tokenizer> =
     LazyLock::new(|| Tokenizer::bytes().expect("lily's own files are whole"));

@@ -9,7 +9,8 @@
 use lily_text::{Detokenizer, Markers, SpecialTokens, Tokenizer};
 
 /// Encoded with every tokenizer: cases of the pattern, marks, control tokens.
-const TEXT: &str = "It's 2\u{a0}e\u{301}\u{4e2d}\u{6587}\u{1f600}\r\n\n  <|im_end|><think> ab\tabc <a>b";
+const TEXT: &str =
+    "It's 2\u{a0}e\u{301}\u{4e2d}\u{6587}\u{1f600}\r\n\n  <|im_end|><think> ab\tabc <a>b";
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let (file, text) = match input.iter().position(|&byte| byte == 0) {
