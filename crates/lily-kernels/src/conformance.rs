@@ -319,6 +319,92 @@ fn compare(
     Ok(())
 }
 
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::cpu::Numerics;
+
+    /// The smallest case of every kernel, for each kind of step, element type and weight format.
+    fn smallest_cases() -> Vec<Case> {
+        let mut smallest: BTreeMap<String, Case> = BTreeMap::new();
+        for case in table::cases() {
+            let formats: Vec<String> = case.weights.values().map(format_name).collect();
+            let launch = &case.plan.launches()[0];
+            let (prefill, precision) = (case.plan.step().is_prefill(), precision(&case));
+            let key = format!("{}, {prefill}, {precision:?}, {formats:?}", launch.kernel);
+            match smallest.get(&key) {
+                Some(known) if elements(known) <= elements(&case) => {}
+                _ => drop(smallest.insert(key, case)),
+            }
+        }
+        smallest.into_values().collect()
+    }
+
+    fn format_name(weight: &lily_plan::Weight) -> String {
+        match weight {
+            lily_plan::Weight::Vector(_) => "vector".into(),
+            lily_plan::Weight::Matrix(matrix) => format!("{:?}", matrix.segments()[0].format),
+        }
+    }
+
+    fn elements(case: &Case) -> usize {
+        case.plan.buffers().iter().map(|(_, buffer)| buffer.elements()).sum()
+    }
+
+    fn bytes(contents: &Contents) -> &[u8] {
+        match contents {
+            Contents::Weight => &[],
+            Contents::Float(values) => bytemuck::cast_slice(values),
+            Contents::Int(values) => bytemuck::cast_slice(values),
+        }
+    }
+
+    /// Under Miri this is where the unsafe code of every kernel runs, with the portable vectors; the
+    /// elements are looked at elsewhere, because that alone would take it minutes.
+    #[test]
+    fn every_cpu_face_writes_inside_its_declared_ranges_and_nowhere_else() {
+        let (mut ran, mut wrote) = (BTreeSet::new(), BTreeSet::new());
+        for case in smallest_cases() {
+            let launch = &case.plan.launches()[0];
+            ran.insert(launch.kernel);
+            let memory = ContentsMemory(&case.contents);
+            let live = live(&case.plan, &memory);
+            let written = match cfg!(miri) {
+                true => Vec::new(),
+                false => mask(&case.plan, launch, &live, |b| b.write.as_ref()),
+            };
+            let is_quantised = |weight: &lily_plan::Weight| match weight {
+                lily_plan::Weight::Vector(_) => false,
+                lily_plan::Weight::Matrix(m) => m.segments()[0].format.is_quantised(),
+            };
+            let mut all = vec![Numerics::Exact];
+            // Elsewhere the two are the same code.
+            if case.weights.values().any(is_quantised) {
+                all.push(Numerics::Int8);
+            }
+            for numerics in all {
+                let after = run_face(&case, numerics);
+                for (before, after) in case.contents.iter().zip(&after) {
+                    if bytes(before) != bytes(after) {
+                        wrote.insert(launch.kernel);
+                    }
+                }
+                for (i, written) in written.iter().enumerate() {
+                    let stray = |e: &usize| !written[*e] && !same(&case.contents[i], &after[i], *e);
+                    let stray = (0..written.len()).find(stray);
+                    assert_eq!(stray, None, "{}: buffer {i}", case.name);
+                }
+            }
+        }
+        let all: BTreeSet<_> = table::KERNELS.iter().map(|kernel| kernel.name).collect();
+        assert_eq!(ran, all);
+        // Zeros in, zeros out: under Miri some change nothing.
+        assert!(cfg!(miri) || wrote == all, "only {wrote:?} wrote something");
+    }
+}
+
 fn same(a: &Contents, b: &Contents, element: usize) -> bool {
     match (a, b) {
         (Contents::Float(a), Contents::Float(b)) => a[element].to_bits() == b[element].to_bits(),

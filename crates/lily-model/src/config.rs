@@ -15,7 +15,7 @@ pub(crate) use fields::{Fields, wrong_type};
 pub use quantization::Quantization;
 
 use crate::error::{ConfigError, ConfigProblem};
-use crate::text_file::read_text;
+use crate::text_file::{read_text, without_mark};
 use crate::weights::names::{Place, place};
 
 /// Model types and architectures of the family, as Qwen3.5 and Qwen3.6 files spell them.
@@ -99,12 +99,23 @@ impl Config {
     /// Reads `config.json` in a model folder.
     ///
     /// # Errors
-    /// The file cannot be read, or as [`Self::from_json`].
+    /// There is no such folder, or as [`Self::read_file`].
     pub fn read(folder: &Path) -> Result<Self, ConfigError> {
-        let file = folder.join("config.json");
-        match read_text(&file) {
+        if !folder.is_dir() {
+            let found = if folder.exists() { "is no folder" } else { "does not exist" };
+            return Err(ConfigError { file: folder.into(), problem: ConfigProblem::Folder(found) });
+        }
+        Self::read_file(&folder.join("config.json"))
+    }
+
+    /// Reads a `config.json`, whatever its name.
+    ///
+    /// # Errors
+    /// The file cannot be read, or as [`Self::from_json`].
+    pub fn read_file(file: &Path) -> Result<Self, ConfigError> {
+        match read_text(file) {
             Ok(text) => Self::from_json(&text, file),
-            Err(e) => Err(ConfigError { file, problem: ConfigProblem::Unreadable(e) }),
+            Err(e) => Err(ConfigError { file: file.into(), problem: ConfigProblem::Unreadable(e) }),
         }
     }
 
@@ -113,7 +124,7 @@ impl Config {
     /// # Errors
     /// The text is not JSON, lacks a field, or describes a model that lily does not run.
     pub fn from_json(text: &str, file: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let parsed = serde_json::from_str(text).map_err(ConfigProblem::NotJson);
+        let parsed = serde_json::from_str(without_mark(text)).map_err(ConfigProblem::NotJson);
         parsed
             .and_then(|root| parse(&root))
             .map_err(|problem| ConfigError { file: file.as_ref().into(), problem })

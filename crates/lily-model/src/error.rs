@@ -16,6 +16,11 @@ pub struct ConfigError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigProblem {
+    /// What should be a model folder is none: usually a file inside it was named.
+    #[error(
+        "{0}, need a folder in the Hugging Face or MLX layout; give the one with `config.json`"
+    )]
+    Folder(&'static str),
     /// The file cannot be read: usually the folder is not a model folder.
     #[error("cannot be read ({0}); give a folder in the Hugging Face or MLX layout")]
     Unreadable(#[source] std::io::Error),

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::config::{Config, Fields, wrong_type};
 use crate::error::{ConfigError, ConfigProblem};
-use crate::text_file::read_text;
+use crate::sampling::Sampling;
+use crate::text_file::{read_text, without_mark};
 
 /// The end of a chat turn in the family's tokenizer.
 const TURN_END: &str = "<|im_end|>";
@@ -16,7 +17,7 @@ const TURN_END: &str = "<|im_end|>";
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct GenerationDefaults {
-    /// Whether to sample at all; `false` means greedy.
+    /// Whether to sample at all; [`Self::sampling`] decides where it is absent.
     pub do_sample: Option<bool>,
     /// Divides the logits; 0 means greedy.
     pub temperature: Option<f32>,
@@ -40,6 +41,33 @@ impl GenerationDefaults {
             return Ok(Self::default());
         };
         Self::parse(&root).map_err(|problem| in_file(folder, "generation_config.json", problem))
+    }
+
+    /// How tokens are chosen where nobody says otherwise: the one rule of all commands and routes.
+    ///
+    /// `do_sample` decides between greedy and sampling. Files often leave it out: then one that
+    /// names `temperature`, `top_k`, `top_p` or `min_p` means sampling, and one that names none of
+    /// them greedy, the reference library's default. Sampling has a temperature of 1 unless the file
+    /// gives another, and no limit that the file does not name. Greedy is a temperature of 0; the
+    /// file's limits stay, for whoever asks for another temperature. The seed is 0.
+    pub fn sampling(&self) -> Sampling {
+        let greedy = Sampling::greedy();
+        let names_one = self.temperature.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some();
+        let temperature = match self.do_sample.unwrap_or(names_one) {
+            true => self.temperature.unwrap_or(1.0),
+            false => 0.0,
+        };
+        Sampling {
+            temperature,
+            top_k: self.top_k.map_or(greedy.top_k, |k| k as usize),
+            top_p: self.top_p.unwrap_or(greedy.top_p),
+            min_p: self.min_p.unwrap_or(greedy.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(greedy.repetition_penalty),
+            ..greedy
+        }
     }
 
     fn parse(root: &Map<String, Value>) -> Result<Self, ConfigProblem> {
@@ -149,7 +177,7 @@ fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>, 
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(in_file(folder, name, ConfigProblem::Unreadable(e))),
     };
-    match serde_json::from_str(&text) {
+    match serde_json::from_str(without_mark(&text)) {
         Ok(Value::Object(root)) => Ok(Some(root)),
         Ok(other) => Err(in_file(folder, name, wrong_type("(whole file)", "an object", &other))),
         Err(e) => Err(in_file(folder, name, ConfigProblem::NotJson(e))),
@@ -211,6 +239,37 @@ mod tests {
         ]);
         assert_eq!(stop_tokens(two.path(), &config()).unwrap(), [3, 5, 248_044]);
         assert_eq!(stop_tokens(folder(&[]).path(), &config()).unwrap(), [248_044]);
+    }
+
+    #[test]
+    fn do_sample_decides_and_where_it_is_absent_a_named_parameter_asks_for_sampling() {
+        let chosen = |text: &str| {
+            let folder = folder(&[("generation_config.json", text)]);
+            GenerationDefaults::read(folder.path()).unwrap().sampling()
+        };
+        assert_eq!(GenerationDefaults::default().sampling(), Sampling::greedy());
+        for (text, temperature, top_k, top_p, min_p) in [
+            ("{}", 0.0, 0, 1.0, 0.0),
+            (r#"{"repetition_penalty": 1.05}"#, 0.0, 0, 1.0, 0.0),
+            (r#"{"do_sample": false, "temperature": 0.6, "top_k": 20}"#, 0.0, 20, 1.0, 0.0),
+            (r#"{"do_sample": true}"#, 1.0, 0, 1.0, 0.0),
+            (r#"{"temperature": 0.6}"#, 0.6, 0, 1.0, 0.0),
+            (r#"{"top_k": 20}"#, 1.0, 20, 1.0, 0.0),
+            (r#"{"top_p": 0.95}"#, 1.0, 0, 0.95, 0.0),
+            (r#"{"min_p": 0.05}"#, 1.0, 0, 1.0, 0.05),
+            (r#"{"temperature": 0, "top_k": 20}"#, 0.0, 20, 1.0, 0.0),
+        ] {
+            let found = chosen(text);
+            let found = (found.temperature, found.top_k, found.top_p, found.min_p);
+            assert_eq!(found, (temperature, top_k, top_p, min_p), "{text}");
+        }
+        assert_eq!(chosen(r#"{"repetition_penalty": 1.05}"#).repetition_penalty, 1.05);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_file() {
+        let folder = folder(&[("generation_config.json", "\u{feff}{\"top_k\": 7}")]);
+        assert_eq!(GenerationDefaults::read(folder.path()).unwrap().top_k, Some(7));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::config::{Config, LayerKind};
 use crate::generation::{GenerationDefaults, stop_tokens};
+use crate::printable::Printable;
 use crate::weights::class::ClassSummary;
 use crate::weights::{Aside, Checkpoint, Layout};
 
@@ -18,6 +19,19 @@ pub struct FileSummary {
     pub name: String,
     /// Size.
     pub bytes: u64,
+}
+
+/// One of the files that turn text into tokens and back, or choose them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TextFile {
+    /// What it is for: `tokenizer`, `template`, `sampling`.
+    pub part: &'static str,
+    /// Its name inside the folder; `None` if there is none.
+    pub file: Option<String>,
+    /// Why it does not load.
+    pub error: Option<String>,
+    /// What a folder without it cannot do, or does instead.
+    pub without: &'static str,
 }
 
 /// The contents of a checkpoint folder, and whether lily runs it.
@@ -52,6 +66,9 @@ pub struct Inspection {
     pub classes: Vec<ClassSummary>,
     /// Weight files.
     pub files: Vec<FileSummary>,
+    /// Files for text. This crate knows the generation config alone; whoever can read the others
+    /// adds them with [`Inspection::add`].
+    pub text_files: Vec<TextFile>,
     /// Tensors that are not read, by what they belong to.
     pub aside: BTreeMap<&'static str, Aside>,
     /// What works but deserves to be said.
@@ -66,7 +83,26 @@ impl Inspection {
             Ok(()) => found.supported = true,
             Err(e) => found.error = Some(e.to_string()),
         }
+        if folder.is_dir() {
+            let name = "generation_config.json";
+            let error = GenerationDefaults::read(folder).err().map(|e| e.to_string());
+            found.add(TextFile {
+                part: "sampling",
+                file: folder.join(name).exists().then(|| name.into()),
+                error,
+                without: "answers are greedy unless a temperature is given",
+            });
+        }
         found
+    }
+
+    /// Adds a file for text. One that is there and does not load makes the folder unsupported.
+    pub fn add(&mut self, file: TextFile) {
+        if self.error.is_none() && file.error.is_some() {
+            self.supported = false;
+            self.error.clone_from(&file.error);
+        }
+        self.text_files.push(file);
     }
 
     fn read(&mut self, folder: &Path) -> Result<(), crate::CheckpointError> {
@@ -77,7 +113,6 @@ impl Inspection {
         self.layers = Some([config.num_hidden_layers, attention]);
         self.context_tokens = Some(config.max_position_embeddings);
         self.stop_tokens = stop_tokens(folder, &config)?;
-        GenerationDefaults::read(folder)?;
         let checkpoint = Checkpoint::open(folder)?;
         checkpoint.weights()?;
         self.layout = Some(checkpoint.layout());
@@ -116,9 +151,9 @@ fn grouped(n: u64) -> String {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{}", self.folder)?;
+        writeln!(out, "{}", Printable(&self.folder))?;
         if let Some(architecture) = &self.architecture {
-            writeln!(out, "  architecture  {architecture}")?;
+            writeln!(out, "  architecture  {}", Printable(architecture))?;
         }
         match self.layout {
             Some(Layout::Mlx) => writeln!(out, "  layout        MLX")?,
@@ -136,7 +171,16 @@ impl fmt::Display for Inspection {
         }
         writeln!(out, "  stop tokens   {:?}", self.stop_tokens)?;
         for file in &self.files {
-            writeln!(out, "  file          {}, {} bytes", file.name, grouped(file.bytes))?;
+            let name = Printable(&file.name);
+            writeln!(out, "  file          {name}, {} bytes", grouped(file.bytes))?;
+        }
+        for text in &self.text_files {
+            write!(out, "  {:<13} ", text.part)?;
+            match (&text.file, &text.error) {
+                (None, None) => writeln!(out, "none: {}", text.without)?,
+                (Some(file), None) => writeln!(out, "{}", Printable(file))?,
+                (_, Some(error)) => writeln!(out, "does not load: {}", Printable(error))?,
+            }
         }
         if !self.classes.is_empty() {
             writeln!(out, "\n  {:<38} {:>7} {:>16}  formats", "class", "tensors", "bytes")?;
@@ -154,11 +198,60 @@ impl fmt::Display for Inspection {
             writeln!(out, "  left aside    {what}: {tensors} tensors, {bytes} bytes")?;
         }
         for warning in &self.warnings {
-            writeln!(out, "  warning       {warning}")?;
+            writeln!(out, "  warning       {}", Printable(warning))?;
         }
         match &self.error {
             None => writeln!(out, "  supported     yes"),
-            Some(error) => writeln!(out, "  supported     no: {error}"),
+            Some(error) => writeln!(out, "  supported     no: {}", Printable(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_files_cannot_steer_a_terminal_or_forge_a_line() {
+        let hostile = "\u{1b}[2Jx\n  supported     yes";
+        let inspection = Inspection {
+            folder: hostile.into(),
+            architecture: Some(hostile.into()),
+            files: vec![FileSummary { name: hostile.into(), bytes: 1 }],
+            warnings: vec![hostile.into()],
+            error: Some(format!("tensor `{hostile}`")),
+            ..Inspection::default()
+        };
+        let text = inspection.to_string();
+        assert!(!text.contains('\u{1b}'), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("  supported ")).count(), 1);
+        assert!(text.ends_with("no: tensor `\\u{1b}[2Jx\\n  supported     yes`\n"), "{text}");
+    }
+
+    #[test]
+    fn a_text_file_that_does_not_load_makes_a_folder_unsupported() {
+        let file = |error: Option<&str>| TextFile {
+            part: "tokenizer",
+            file: Some("tokenizer.json".into()),
+            error: error.map(Into::into),
+            without: "",
+        };
+        let mut inspection = Inspection { supported: true, ..Inspection::default() };
+        inspection.add(file(None));
+        assert!(inspection.supported);
+        inspection.add(file(Some("it is cut")));
+        assert!(!inspection.supported);
+        assert_eq!(inspection.error.as_deref(), Some("it is cut"));
+        assert!(inspection.to_string().contains("  tokenizer     does not load: it is cut\n"));
+    }
+
+    #[test]
+    fn a_bad_generation_config_is_the_error_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("generation_config.json"), "{").unwrap();
+        let config = crate::config::testing::qwen36_mlx().to_string();
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let sampling = &Inspection::of(folder.path()).text_files[0];
+        assert!(sampling.error.as_ref().unwrap().contains("not valid JSON"), "{sampling:?}");
     }
 }

@@ -22,6 +22,11 @@ pub(crate) fn read_text(file: &Path) -> io::Result<String> {
     Ok(text)
 }
 
+/// The text without the byte order mark that some editors put in front; JSON has no place for one.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

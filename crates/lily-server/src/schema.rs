@@ -123,28 +123,26 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
-/// The request decides, then the checkpoint, then the API's own defaults.
+/// The request decides, then the checkpoint.
 fn sampling(fields: &mut Fields, served: &Served<'_>) -> Result<Sampling, ApiError> {
-    let defaults = served.defaults;
-    let greedy = defaults.do_sample == Some(false);
-    let temperature = if greedy { Some(0.0) } else { defaults.temperature };
+    let base = served.defaults.sampling();
     let top_k = match fields.integer("top_k", -1..=i64::MAX)? {
         // Some servers spell "all" so.
-        Some(-1) => Some(0),
-        Some(top_k) => Some(usize::try_from(top_k).unwrap_or(usize::MAX)),
-        None => defaults.top_k.map(|top_k| top_k as usize),
+        Some(-1) => 0,
+        Some(top_k) => usize::try_from(top_k).unwrap_or(usize::MAX),
+        None => base.top_k,
     };
-    let top_p = fields.number("top_p", 0.0..=1.0)?.or(defaults.top_p).unwrap_or(1.0);
+    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(base.top_p);
     let repetition = fields.number("repetition_penalty", 0.01..=100.0)?;
     let sampling = Sampling {
-        temperature: fields.number("temperature", 0.0..=2.0)?.or(temperature).unwrap_or(1.0),
-        top_k: top_k.unwrap_or(0),
+        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(base.temperature),
+        top_k,
         // 0 keeps the most likely token alone.
         top_p: top_p.max(f32::MIN_POSITIVE),
-        min_p: fields.number("min_p", 0.0..=1.0)?.or(defaults.min_p).unwrap_or(0.0),
+        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(base.min_p),
         presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
         frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        repetition_penalty: repetition.or(defaults.repetition_penalty).unwrap_or(1.0),
+        repetition_penalty: repetition.unwrap_or(base.repetition_penalty),
         seed: seed(fields)?,
         logit_bias: logit_bias(fields, served.vocab)?,
     };
@@ -272,6 +270,10 @@ mod tests {
         assert_eq!(asked.top_p, f32::MIN_POSITIVE);
         defaults.do_sample = Some(false);
         assert_eq!(common(json!({}), &defaults).unwrap().sampling.temperature, 0.0);
+        let asked = common(json!({ "temperature": 0.25 }), &defaults).unwrap().sampling;
+        assert_eq!((asked.temperature, asked.top_k), (0.25, 20));
+        let silent = GenerationDefaults::default();
+        assert_eq!(common(json!({}), &silent).unwrap().sampling.temperature, 0.0);
     }
 
     #[test]

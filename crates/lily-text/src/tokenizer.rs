@@ -28,6 +28,9 @@ const MAX_WHITE_SPACE: usize = 500_000;
 /// Published tokenizers are 13 MB; anything near this is not one.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// What becomes of control tokens that stand in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Markers {
@@ -97,6 +100,15 @@ impl Tokenizer {
         })?;
         let config = read_config(folder)?;
         Tokenizer::parse(&file, &text, &folder.join("tokenizer_config.json"), &config)
+    }
+
+    /// A tokenizer from the text of a `tokenizer.json` alone.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub fn from_json(text: &[u8]) -> Result<Tokenizer, TextError> {
+        let config_file = Path::new("tokenizer_config.json");
+        Tokenizer::parse(Path::new("tokenizer.json"), text, config_file, &Value::Null)
     }
 
     /// The tokenizer of lily's own small models: one token for each byte and the control tokens.
@@ -306,7 +318,12 @@ pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
         }
         Ok(_) => {}
     }
-    fs::read(file).map(Some).map_err(unreadable)
+    let mut bytes = fs::read(file).map_err(unreadable)?;
+    // Some editors put a byte order mark in front: no part of the text.
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
+    Ok(Some(bytes))
 }
 
 /// The text of a token that `tokenizer_config.json` names: a string, or an object in old files.

@@ -202,6 +202,7 @@ fn arguments_may_be_json_text() {
 }
 
 #[test]
+#[cfg_attr(not(lily_reference), ignore = "set LILY_REFERENCE to the folder of the reference files")]
 fn published_cases_have_the_published_ids() {
     let Some(root) = common::reference_root() else { return };
     let text = std::fs::read_to_string(root.join("tokenizer_cases.json")).unwrap();
@@ -226,6 +227,7 @@ fn published_cases_have_the_published_ids() {
 }
 
 #[test]
+#[cfg_attr(not(lily_reference), ignore = "set LILY_REFERENCE to the folder of the reference files")]
 fn published_names_have_their_published_ids() {
     let Some(encoder) = published() else { return };
     let tokenizer = encoder.tokenizer();

@@ -4,12 +4,15 @@ mod answer;
 mod bench;
 mod serve;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
 pub use bench::BenchArgs;
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use lily_model::engine::{CHUNKS, CONTEXTS};
 pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -93,7 +96,7 @@ pub struct ModelArgs {
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
     /// Largest prefill chunk, in tokens.
-    #[arg(long, default_value_t = 512, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: usize,
 }
 
@@ -110,6 +113,8 @@ pub enum DeviceChoice {
 
 /// `lily eval`.
 #[derive(Args)]
+// The built-in model has no reference.
+#[command(mut_arg("model", |arg| arg.required(true).help("Model folder that the reference belongs to")))]
 pub struct EvalArgs {
     /// Model and device.
     #[command(flatten)]
@@ -135,20 +140,20 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk.
-    #[arg(long, default_value_t = 512, value_name = "N")]
-    pub tokens: usize,
+    /// Tokens of the prefill chunk; without it 512.
+    #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
+    pub tokens: Option<usize>,
     /// Tokens already in the cache.
-    #[arg(long, default_value_t = 4096, value_name = "N")]
+    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = within(0..=MAX_POSITION))]
     pub position: usize,
-    /// Sequences decoded together.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub batch: usize,
+    /// Sequences decoded together; without it 1.
+    #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
+    pub batch: Option<usize>,
     /// Launches of a decode step to merge with a neighbour.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
-    #[arg(long, value_name = "GB/S")]
+    #[arg(long, value_name = "GB/S", value_parser = bandwidth, conflicts_with = "json")]
     pub bandwidth: Option<f64>,
     /// Print one JSON object.
     #[arg(long)]
@@ -233,6 +238,62 @@ pub struct SynthArgs {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+impl PlanArgs {
+    /// The size of the step: tokens of a chunk, or sequences.
+    ///
+    /// # Errors
+    /// An option is given that the step does not have.
+    pub fn rows(&self) -> Result<usize, clap::Error> {
+        let (step, rows, stray) = match self.step {
+            PlanStep::Decode => {
+                ("decode", self.batch.unwrap_or(1), self.tokens.map(|_| "--tokens"))
+            }
+            PlanStep::Prefill if !self.fuse.is_empty() => ("prefill", 0, Some("--fuse")),
+            PlanStep::Prefill => {
+                ("prefill", self.tokens.unwrap_or(512), self.batch.map(|_| "--batch"))
+            }
+        };
+        match stray {
+            None => Ok(rows),
+            Some(option) => {
+                Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
+            }
+        }
+    }
+}
+
+/// An error of usage that clap cannot see by itself.
+fn conflict(command: &str, message: &str) -> clap::Error {
+    let mut program = Program::command();
+    program.build();
+    let mut command = program.find_subcommand(command).cloned().unwrap_or(program);
+    command.error(ErrorKind::ArgumentConflict, message)
+}
+
+/// Far behind the last position of any context.
+const MAX_POSITION: usize = *CONTEXTS.end() - 1;
+
+/// A number within a range of the engine.
+fn within(range: RangeInclusive<usize>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(*range.start() as u64..=*range.end() as u64)
+}
+
+/// Positions of a context.
+fn context() -> RangedU64ValueParser<usize> {
+    within(CONTEXTS)
+}
+
+/// Tokens of an answer: none, or as many as a context holds.
+fn max_tokens() -> RangedU64ValueParser<usize> {
+    within(0..=*CONTEXTS.end())
+}
+
+fn bandwidth(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    let usable = value.is_finite() && value > 0.0;
+    usable.then_some(value).ok_or_else(|| "need a number of GB/s above 0".into())
 }
 
 /// More threads than any machine runs at once are a slip of the pen.

@@ -9,7 +9,6 @@ use lily_chat::builtin_model;
 use lily_hub::{Cache, ModelId};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
-use lily_model::sampling::Sampling;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use tempfile::TempDir;
 
@@ -97,24 +96,12 @@ impl Source {
         Ok(Config::read(&self.folder)?)
     }
 
-    /// Sampling by `generation_config.json`; greedy without one.
+    /// What `generation_config.json` says about sampling; nothing without the file.
     ///
     /// # Errors
     /// The file is malformed.
-    pub fn sampling(&self) -> Result<Sampling> {
-        let defaults = GenerationDefaults::read(&self.folder)?;
-        let greedy = Sampling::greedy();
-        if !defaults.do_sample.unwrap_or(defaults.temperature.is_some()) {
-            return Ok(greedy);
-        }
-        Ok(Sampling {
-            temperature: defaults.temperature.unwrap_or(1.0),
-            top_k: defaults.top_k.map_or(greedy.top_k, |k| k as usize),
-            top_p: defaults.top_p.unwrap_or(greedy.top_p),
-            min_p: defaults.min_p.unwrap_or(greedy.min_p),
-            repetition_penalty: defaults.repetition_penalty.unwrap_or(greedy.repetition_penalty),
-            ..greedy
-        })
+    pub fn defaults(&self) -> Result<GenerationDefaults> {
+        Ok(GenerationDefaults::read(&self.folder)?)
     }
 
     /// Checks the weights and sets up an engine. Warnings go to standard error.
@@ -152,6 +139,8 @@ impl Source {
                 options.context, config.max_position_embeddings
             ));
         }
+        // Also where nothing of it is used: a damaged file is a damaged checkpoint.
+        self.defaults()?;
         let stop_ids = stop_tokens(&self.folder, config)?;
         let weights = checkpoint.weights()?;
         let engine = Engine::new(opened.device, model_shape(config), weights, options)

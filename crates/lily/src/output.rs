@@ -4,7 +4,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
+use lily_model::Printable;
 use serde::Serialize;
 
 /// The reader of standard output went away: the work ends, without a message.
@@ -47,7 +48,48 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(format_args!("{}\n", serde_json::to_string(value)?))
 }
 
-/// Writes a line for people to standard error; nobody has to read it.
+/// Writes a line for people to standard error; nobody has to read it. What could steer a terminal,
+/// such as an escape code in a file's text, is spelled out.
 pub fn note(text: impl fmt::Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    note_within("", text, "");
+}
+
+/// The same between two codes for the terminal.
+pub fn note_within(before: &str, text: impl fmt::Display, after: &str) {
+    let text = text.to_string();
+    let _ = writeln!(io::stderr(), "{before}{}{after}", Printable(&text));
+}
+
+/// Says why a command failed.
+pub fn note_failure(error: &Error) {
+    note(format_args!("lily: {}", sentence(error)));
+}
+
+/// An error with its causes. Many messages hold their cause already: it is not said twice.
+fn sentence(error: &Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_the_message_holds_is_not_said_twice() {
+        let cause = || io::Error::other("is a directory");
+        let error = Error::new(cause()).context("`x` cannot be read (is a directory); look at it");
+        assert_eq!(sentence(&error), "`x` cannot be read (is a directory); look at it");
+        let error = Error::new(cause()).context("cannot read x").context("no model");
+        assert_eq!(sentence(&error), "no model: cannot read x: is a directory");
+    }
 }

@@ -94,18 +94,40 @@ impl Screen {
     /// Prints a line for people to standard error, dimmed on a terminal.
     pub fn note(&self, text: &str) {
         if self.err_terminal && self.colour {
-            output::note(format_args!("{DIM}{text}{PLAIN}"));
+            output::note_within(DIM, text, PLAIN);
         } else {
             output::note(text);
         }
     }
 
-    /// A model may write any character; those that steer a terminal do not reach one.
+    /// Prints text of several lines, such as an answer to a command.
+    pub fn say(&self, text: &str) -> anyhow::Result<()> {
+        output::print(format_args!("{}\n", self.safe(text)))
+    }
+
     fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
-        if !self.out_terminal || !text.contains(steers) {
-            return Cow::Borrowed(text);
-        }
-        Cow::Owned(text.replace(steers, "\u{fffd}"))
+        if self.out_terminal { without_steering(text) } else { Cow::Borrowed(text) }
+    }
+}
+
+/// A model may write any character. Those that steer a terminal do not reach one, line ends and tabs
+/// apart; a pipe gets the text as it is.
+fn without_steering(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.replace(steers, "\u{fffd}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_models_text_does_not_steer_a_terminal() {
+        let plain = "größe\t模型\n\u{1f600}";
+        assert!(matches!(without_steering(plain), Cow::Borrowed(same) if same == plain));
+        assert_eq!(without_steering("a\u{1b}]0;t\u{7}b\rc\u{9b}d"), "a�]0;t�b�c�d");
     }
 }

@@ -16,7 +16,8 @@ struct Setup {
 }
 
 fn shape() -> ModelShape {
-    small_shapes()[0].clone()
+    // Five groups of candidates, as many as the cases below list.
+    ModelShape { vocab: 300, vocab_used: 290, ..small_shapes()[0].clone() }
 }
 
 /// Candidate ids: one from each group, 64 apart.

@@ -10,6 +10,25 @@ fn parse_value(json: &Value) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_file() {
+    let text = format!("\u{feff}{}", qwen36_mlx());
+    let config = Config::from_json(&text, "folder/config.json").unwrap();
+    assert_eq!(config, parse_value(&qwen36_mlx()).unwrap());
+}
+
+#[test]
+fn what_is_no_model_folder_is_named_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weights");
+    std::fs::write(&file, "").unwrap();
+    let message = |path: &Path| Config::read(path).unwrap_err().to_string();
+    assert!(message(&file).ends_with("weights`: is no folder, need a folder in the Hugging Face or MLX layout; give the one with `config.json`"), "{}", message(&file));
+    let absent = folder.path().join("absent");
+    assert!(message(&absent).contains("absent`: does not exist"), "{}", message(&absent));
+    assert!(message(folder.path()).contains("config.json`: cannot be read"));
+}
+
+#[test]
 fn the_reference_configuration_is_read_completely() {
     let config = parse_value(&qwen36_mlx()).unwrap();
     assert_eq!(config.hidden_size, 2048);

@@ -33,7 +33,7 @@ impl MemoryPlan {
 }
 
 /// Contexts that an engine accepts, in positions.
-pub(super) const CONTEXTS: RangeInclusive<usize> = 2..=1 << 24;
+pub const CONTEXTS: RangeInclusive<usize> = 2..=1 << 24;
 
 /// The largest context, in positions, whose session fits into `limit` bytes; 0 if none does. Chunk
 /// and blocks of keys shrink with it, as they do when an engine is set up.

@@ -7,19 +7,18 @@ mod plans;
 mod sequence;
 mod snapshot;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
 
 pub use error::EngineError;
 pub use generate::{Finish, Generation, Progress};
-pub use memory::{MemoryPlan, largest_context};
+pub use memory::{CONTEXTS, MemoryPlan, largest_context};
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
-use memory::CONTEXTS;
 use plans::PlanCache;
 use sequence::Sequence;
 
@@ -61,6 +60,8 @@ impl Default for EngineOptions {
 
 /// Ids of the output ring; more than any device runs ahead.
 const OUTPUT_RING: usize = 64;
+/// Sizes that the largest prefill chunk may have, in tokens.
+pub const CHUNKS: RangeInclusive<usize> = 1..=16384;
 /// Tokens of the first forward pass that proves a model usable.
 const PROBE_TOKENS: u32 = 4;
 
@@ -326,7 +327,7 @@ fn session_shape(
     };
     range("context", options.context, *CONTEXTS.start(), *CONTEXTS.end())?;
     range("batch", options.batch, 1, 1024)?;
-    range("chunk", options.chunk, 1, 16384)?;
+    range("chunk", options.chunk, *CHUNKS.start(), *CHUNKS.end())?;
     range("run_ahead", options.run_ahead, 1, 32)?;
     range("steps_ahead", options.steps_ahead, 0, options.run_ahead)?;
     let tokens = options.chunk.min(options.context);

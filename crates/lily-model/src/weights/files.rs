@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::layout::Dtype;
 use super::{mmap, safetensors};
 use crate::error::CheckpointError;
+use crate::text_file::{read_text, without_mark};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
@@ -125,8 +126,9 @@ impl WeightFiles {
 /// The `weight_map` of an index: tensor name to file name.
 fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
     let refuse = |reason: String| CheckpointError::Index { file: file.into(), reason };
-    let text = crate::text_file::read_text(file).map_err(|e| refuse(e.to_string()))?;
-    let root: Value = serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+    let text = read_text(file).map_err(|e| refuse(e.to_string()))?;
+    let root: Value =
+        serde_json::from_str(without_mark(&text)).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = root.get("weight_map").and_then(Value::as_object) else {
         return Err(refuse("it has no object `weight_map`".into()));
     };

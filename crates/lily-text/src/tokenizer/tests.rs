@@ -181,6 +181,17 @@ fn a_folder_without_a_tokenizer_says_what_to_do() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("\u{feff}{}", file());
+    std::fs::write(folder.path().join("tokenizer.json"), text).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), "\u{feff}{}").unwrap();
+    std::fs::write(folder.path().join("chat_template.jinja"), "\u{feff}hello").unwrap();
+    assert_eq!(Tokenizer::open(folder.path()).unwrap().vocab_len(), 261);
+    assert_eq!(crate::ChatTemplate::open(folder.path()).unwrap().source(), "hello");
+}
+
+#[test]
 fn long_runs_of_white_space_are_exact_or_refused() {
     let tokenizer = open(&file()).unwrap();
     let run = " ".repeat(MAX_WHITE_SPACE);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use lily_text::{ChatInput, TemplateOptions};
@@ -53,12 +54,19 @@ impl Case {
     }
 }
 
+/// Says that a test cannot do its work here. Straight to standard error: the test runner keeps what
+/// is printed by tests that pass.
+pub fn skipped(why: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "{test}: skipped: {why}");
+}
+
 /// The folder that `LILY_REFERENCE` names, with the published files; `None`, said aloud, without.
 pub fn reference_root() -> Option<PathBuf> {
     match std::env::var_os("LILY_REFERENCE") {
         Some(folder) => Some(PathBuf::from(folder)),
         None => {
-            println!("skipped: set LILY_REFERENCE to the folder of the reference files");
+            skipped("set LILY_REFERENCE to the folder of the reference files");
             None
         }
     }

@@ -1,16 +1,24 @@
 //! Arguments of the commands that answer, and of completions and manual pages.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
+use anyhow::{Result, ensure};
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use clap_complete::Shell;
 use lily_model::sampling::Sampling;
 
-use super::ModelArgs;
+use super::{ModelArgs, context, max_tokens};
 
 /// `lily run`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("input").required(true)))]
+// Greedy unless a temperature is given, so these would do nothing; a chat may get one elsewhere.
+#[command(mut_arg("top_k", |arg| arg.requires("temperature")))]
+#[command(mut_arg("top_p", |arg| arg.requires("temperature")))]
+#[command(mut_arg("min_p", |arg| arg.requires("temperature")))]
+#[command(mut_arg("seed", |arg| arg.requires("temperature")))]
 pub struct RunArgs {
     /// Model and device.
     #[command(flatten)]
@@ -24,7 +32,7 @@ pub struct RunArgs {
         value_name = "TEXT",
         group = "input",
         allow_hyphen_values = true,
-        conflicts_with_all = ["system", "think", "no_think"]
+        conflicts_with_all = ["system", "think", "no_think", "hide_thinking"]
     )]
     pub raw: Option<String>,
     /// Token ids to continue, separated by commas.
@@ -33,14 +41,14 @@ pub struct RunArgs {
         value_delimiter = ',',
         value_name = "IDS",
         group = "input",
-        conflicts_with_all = ["system", "think", "no_think"]
+        conflicts_with_all = ["system", "think", "no_think", "hide_thinking"]
     )]
     pub tokens: Vec<u32>,
     /// Most tokens to generate; without it 1024 for a PROMPT, and 128 otherwise or without -m.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_tokens())]
     pub max_tokens: Option<usize>,
     /// Positions of the context; without it, what the prompt and --max-tokens need.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = context())]
     pub ctx: Option<usize>,
     /// Go on after the model's stop tokens.
     #[arg(long)]
@@ -48,7 +56,7 @@ pub struct RunArgs {
     /// What is said before, how it is shown and where it ends.
     #[command(flatten)]
     pub answer: AnswerArgs,
-    /// How tokens are chosen; greedy without any of these.
+    /// How tokens are chosen; greedy without a temperature.
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
@@ -60,10 +68,10 @@ pub struct ChatArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Most tokens of an answer; without it what the context holds, or 128 without -m.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = max_tokens())]
     pub max_tokens: Option<usize>,
     /// Positions of the context; without it 8192, or less if the model was made for less.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = context())]
     pub ctx: Option<usize>,
     /// Leave earlier thoughts in the conversation: the model reads only what is new in each turn.
     #[arg(long)]
@@ -80,20 +88,25 @@ pub struct ChatArgs {
 #[derive(Args)]
 pub struct AnswerArgs {
     /// System prompt.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub system: Option<String>,
     /// Let the model think first. Without this and --no-think the template decides; the built-in
     /// model does not think.
-    #[arg(long, overrides_with = "no_think")]
+    #[arg(long, conflicts_with = "no_think")]
     pub think: bool,
     /// Answer without thinking.
     #[arg(long)]
     pub no_think: bool,
     /// Do not show the thought, which is dimmed, or between <think> and </think> in a pipe.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub hide_thinking: bool,
     /// End the answer before this text; may be given several times.
-    #[arg(long, value_name = "STRING", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "STRING",
+        allow_hyphen_values = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub stop: Vec<String>,
     /// Print one JSON object for each answer.
     #[arg(long)]
@@ -117,25 +130,39 @@ impl AnswerArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 takes the most likely token.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = checked(|s, value| s.temperature = value))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Keep the smallest set of tokens with this probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = checked(|s, value| s.top_p = value))]
     pub top_p: Option<f32>,
     /// Keep tokens with at least this share of the largest probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = checked(|s, value| s.min_p = value))]
     pub min_p: Option<f32>,
     /// Subtracted from the logits of tokens generated before.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "X",
+        allow_negative_numbers = true,
+        value_parser = checked(|s, value| s.presence_penalty = value)
+    )]
     pub presence_penalty: Option<f32>,
     /// Subtracted from the logits for each time a token was generated before.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "X",
+        allow_negative_numbers = true,
+        value_parser = checked(|s, value| s.frequency_penalty = value)
+    )]
     pub frequency_penalty: Option<f32>,
     /// Divides the logits of tokens seen before.
-    #[arg(long, value_name = "X")]
+    #[arg(
+        long,
+        value_name = "X",
+        value_parser = checked(|s, value| s.repetition_penalty = value)
+    )]
     pub repetition_penalty: Option<f32>,
     /// Key of the random numbers: the same seed gives the same tokens.
     #[arg(long, value_name = "N")]
@@ -162,6 +189,37 @@ impl SamplingArgs {
     }
 }
 
+impl SamplingArgs {
+    /// The first option given that a greedy choice would leave without effect, if nothing else makes
+    /// it random.
+    pub fn needs_temperature(&self) -> Option<&'static str> {
+        let given = [
+            (self.top_k.is_some(), "--top-k"),
+            (self.top_p.is_some(), "--top-p"),
+            (self.min_p.is_some(), "--min-p"),
+            (self.seed.is_some(), "--seed"),
+        ];
+        let first = given.iter().find(|(given, _)| *given && self.temperature.is_none());
+        first.map(|(_, name)| *name)
+    }
+
+    /// Refuses a bias on a token that the model does not have, and two on one token.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn check_bias(&self, vocab: usize) -> Result<()> {
+        let mut seen = HashSet::new();
+        for (id, _) in &self.logit_bias {
+            ensure!(
+                (*id as usize) < vocab,
+                "--logit-bias names token {id}, need an id below {vocab}"
+            );
+            ensure!(seen.insert(id), "--logit-bias names token {id} twice, need one value for it");
+        }
+        Ok(())
+    }
+}
+
 /// `lily completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
@@ -178,9 +236,24 @@ pub struct ManArgs {
     pub out: Option<PathBuf>,
 }
 
+/// A number that the sampler itself has checked.
+fn checked(
+    set: fn(&mut Sampling, f32),
+) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let value = text.parse().map_err(|_| "expected a number".to_owned())?;
+        let mut sampling = Sampling::greedy();
+        set(&mut sampling, value);
+        sampling.validate().map_err(|e| e.to_string())?;
+        Ok(value)
+    }
+}
+
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let (id, value) = text.split_once('=').ok_or("expected ID=VALUE, such as 42=-5")?;
     let id = id.trim().parse().map_err(|e| format!("`{id}` is no token id: {e}"))?;
     let value = value.trim().parse().map_err(|e| format!("`{value}` is no number: {e}"))?;
+    let sampling = Sampling { logit_bias: [(id, value)].into(), ..Sampling::greedy() };
+    sampling.validate().map_err(|e| e.to_string())?;
     Ok((id, value))
 }

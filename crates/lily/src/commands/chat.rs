@@ -3,7 +3,7 @@
 mod lines;
 mod session;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +15,7 @@ use crate::answer::SHORT_ANSWER;
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
 use crate::model::Source;
-use crate::output::{ReaderLeft, note};
+use crate::output::{ReaderLeft, note_failure};
 use crate::terminal::Screen;
 use lines::Lines;
 use session::Session;
@@ -45,9 +45,16 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         None => source.config()?.max_position_embeddings.min(CONTEXT),
     };
     let seed = args.sampling.seed.unwrap_or_else(clock_seed);
-    let sampling = Sampling { seed, ..args.sampling.over(source.sampling()?) };
+    let sampling = Sampling { seed, ..args.sampling.over(source.defaults()?.sampling()) };
+    if let (true, Some(option)) = (sampling.temperature <= 0.0, args.sampling.needs_temperature()) {
+        bail!(
+            "{option} has no effect, because this model's generation_config.json asks for the most \
+             likely token; add --temperature"
+        );
+    }
     let (name, builtin) = (source.name.clone(), source.is_builtin());
     let loaded = source.load(&args.model, context, false)?;
+    args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let options = DialogueOptions {
         system: args.answer.system.clone(),
         enable_thinking: args.answer.thinking(builtin),
@@ -80,7 +87,7 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
                 return Err(error);
             }
             failed = true;
-            note(format_args!("lily: {error:#}"));
+            note_failure(&error);
         }
     }
     // At a terminal the person has seen it; a script needs the status.
@@ -95,14 +102,14 @@ enum Next {
 fn command(session: &mut Session, screen: &Screen, name: &str, rest: &str) -> Result<Next> {
     let options = &mut session.dialogue.options;
     match (name, rest) {
-        ("help", _) => say(HELP)?,
+        ("help", _) => screen.say(HELP)?,
         ("quit" | "exit", _) => return Ok(Next::Quit),
         ("reset", _) => {
             session.reset();
             screen.note("a new conversation");
         }
-        ("stats", _) => say(&session.stats())?,
-        ("system", "") => say(options.system.as_deref().unwrap_or("no system prompt"))?,
+        ("stats", _) => screen.say(&session.stats())?,
+        ("system", "") => screen.say(options.system.as_deref().unwrap_or("no system prompt"))?,
         ("system", "-") => {
             options.system = None;
             screen.note("the system prompt is removed");
@@ -125,11 +132,6 @@ fn command(session: &mut Session, screen: &Screen, name: &str, rest: &str) -> Re
         }
     }
     Ok(Next::Go)
-}
-
-/// Prints what was asked for.
-fn say(text: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{text}")
 }
 
 /// A seed that differs from run to run.

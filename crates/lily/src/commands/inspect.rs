@@ -1,9 +1,11 @@
 //! `lily inspect`: what a checkpoint folder holds.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use lily_model::Inspection;
+use lily_model::{Inspection, TextFile};
+use lily_text::{ChatTemplate, TextError, Tokenizer};
 
 use crate::args::InspectArgs;
 use crate::model::locate;
@@ -11,11 +13,41 @@ use crate::output::{print, print_json};
 
 /// Runs the command; fails if the checkpoint does not run.
 pub fn run(args: &InspectArgs) -> Result<ExitCode> {
-    let inspection = Inspection::of(&locate(&args.model)?.folder);
+    let folder = locate(&args.model)?.folder;
+    let mut inspection = Inspection::of(&folder);
+    inspection.add(tokenizer(&folder));
+    inspection.add(template(&folder));
     if args.json {
         print_json(&inspection)?;
     } else {
         print(&inspection)?;
     }
     Ok(if inspection.supported { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tokenizer(folder: &Path) -> TextFile {
+    let found = Tokenizer::open(folder).map(|_| "tokenizer.json".to_owned());
+    text_file("tokenizer", found, "only `lily run --tokens` works")
+}
+
+/// The template stands in a file of its own, or in `tokenizer_config.json`.
+fn template(folder: &Path) -> TextFile {
+    let name = |template: &ChatTemplate| {
+        let name = template.file().file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let found = ChatTemplate::open(folder).map(|template| name(&template));
+    text_file("template", found, "no chat; `lily run --raw` and `--tokens` do without")
+}
+
+fn text_file(
+    part: &'static str,
+    found: Result<String, TextError>,
+    without: &'static str,
+) -> TextFile {
+    match found {
+        Ok(file) => TextFile { part, file: Some(file), error: None, without },
+        Err(TextError::Missing { .. }) => TextFile { part, file: None, error: None, without },
+        Err(error) => TextFile { part, file: None, error: Some(error.to_string()), without },
+    }
 }

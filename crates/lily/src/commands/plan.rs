@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result};
 use lily_kernels::SessionShape;
 use lily_model::Config;
 use lily_model::plan::{
@@ -19,21 +19,12 @@ use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
+    let rows = args.rows()?;
     let config = read_config(&args.model)?;
-    let prefill = args.step == PlanStep::Prefill;
-    let rows = if prefill { args.tokens } else { args.batch };
-    ensure!(
-        (1..=16384).contains(&rows) && args.position < 1 << 24,
-        "a plan needs 1 to 16384 tokens or sequences and a position below {}, found {rows} and {}",
-        1 << 24,
-        args.position
-    );
-    let (tokens, batch) = if prefill { (rows, 1) } else { (1, rows) };
-    ensure!(
-        args.bandwidth.is_none_or(|b| b.is_finite() && b > 0.0),
-        "--bandwidth is {}, need a number of GB/s above 0",
-        args.bandwidth.unwrap_or_default()
-    );
+    let (tokens, batch) = match args.step {
+        PlanStep::Decode => (1, rows),
+        PlanStep::Prefill => (rows, 1),
+    };
     let shape = model_shape(&config);
     let end = args.position + tokens;
     let capacity = config.max_position_embeddings.max(end);
@@ -89,9 +80,7 @@ fn fusions(args: &PlanArgs) -> Fusions {
 /// A `config.json`, the name of a preset, a model folder, or a model on the hub.
 fn read_config(model: &Path) -> Result<Config> {
     if model.is_file() {
-        let text = std::fs::read_to_string(model)
-            .with_context(|| format!("cannot read {}", model.display()))?;
-        return Ok(Config::from_json(&text, model)?);
+        return Ok(Config::read_file(model)?);
     }
     if let Some(preset) = model.to_str().and_then(preset).filter(|_| !model.exists()) {
         let text = synth::plan(&preset, 0)?.config().to_string();

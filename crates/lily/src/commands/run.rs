@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use lily_chat::{CompletionRequest, Turn, complete};
+use lily_model::engine::CONTEXTS;
 use lily_model::sampling::Sampling;
 use lily_text::{
     ChatInput, Markers, Prompt, PromptEncoder, TemplateOptions, TextError, Thinking, Tokenizer,
@@ -15,7 +16,7 @@ use super::run_ids;
 use crate::answer::{SHORT_ANSWER, Stream, summary};
 use crate::args::RunArgs;
 use crate::model::Source;
-use crate::output::{print_json, written};
+use crate::output::{note, print_json, written};
 use crate::terminal::Screen;
 
 /// Tokens of the answer to a question without `--max-tokens`.
@@ -31,9 +32,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
-    let context = args.ctx.unwrap_or(prompt.ids.len().saturating_add(max_tokens).max(2));
+    let context = context(args, prompt.ids.len(), max_tokens);
     let mut loaded = source.load(&args.model, context, false)?;
-    check_bias(args, loaded.engine.shape().vocab_used)?;
+    args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let request = CompletionRequest {
         thinking: prompt.thinking,
@@ -59,12 +60,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a bias on a token that the model does not have.
-pub fn check_bias(args: &RunArgs, vocab: usize) -> Result<()> {
-    match args.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocab) {
-        Some((id, _)) => bail!("--logit-bias names token {id}, need an id below {vocab}"),
-        None => Ok(()),
-    }
+/// Positions for a prompt and its answer, unless the command line says how many.
+pub fn context(args: &RunArgs, prompt_tokens: usize, max_tokens: usize) -> usize {
+    let needed = prompt_tokens.saturating_add(max_tokens);
+    args.ctx.unwrap_or(needed.clamp(*CONTEXTS.start(), *CONTEXTS.end()))
 }
 
 /// The ids to continue, and the tokenizer for what follows; `None` for ids of a model that has no
@@ -88,9 +87,12 @@ fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>
     }
     let tokenizer = match Tokenizer::open(&source.folder) {
         Ok(tokenizer) => tokenizer,
-        Err(TextError::Missing { file, .. }) if args.raw.is_none() => {
+        Err(error) if args.raw.is_none() => {
             if !args.answer.stop.is_empty() {
-                bail!("a stop string needs a tokenizer, but {} is missing", file.display());
+                bail!("a stop string needs a tokenizer, but {error}");
+            }
+            if !matches!(error, TextError::Missing { .. }) {
+                note(format_args!("lily: warning: {error}; ids go in and out"));
             }
             return Ok(None);
         }

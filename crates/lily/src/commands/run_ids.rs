@@ -9,6 +9,7 @@ use lily_model::engine::Generation;
 use lily_model::sampling::Sampling;
 use serde_json::Value;
 
+use super::run::context;
 use crate::answer::{SHORT_ANSWER, summary};
 use crate::args::RunArgs;
 use crate::model::Source;
@@ -19,14 +20,14 @@ pub fn run(args: &RunArgs, source: Source) -> Result<ExitCode> {
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let max_tokens = args.max_tokens.unwrap_or(SHORT_ANSWER);
-    let needed = args.tokens.len().saturating_add(max_tokens);
-    let mut loaded = source.load(&args.model, args.ctx.unwrap_or(needed.max(2)), false)?;
+    let context = context(args, args.tokens.len(), max_tokens);
+    let mut loaded = source.load(&args.model, context, false)?;
     let generation = Generation {
         limit: max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
         sampling,
     };
-    super::run::check_bias(args, loaded.engine.shape().vocab_used)?;
+    args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let sequence = loaded.engine.open()?;
     let engine = &mut loaded.engine;
     let mut separator = "";

@@ -1,19 +1,19 @@
 //! `lily completions` and `lily man`, both from the definition of the command line.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory as _;
 
 use crate::args::{CompletionsArgs, ManArgs, Program};
+use crate::output::print;
 
 /// Prints a completion script.
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     // Written at once: the generator itself panics when its reader goes away.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Program::command(), "lily", &mut script);
-    io::stdout().write_all(&script)?;
+    print(String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -28,6 +28,6 @@ pub fn man(args: &ManArgs) -> Result<ExitCode> {
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(program).render(&mut page)?;
-    io::stdout().write_all(&page)?;
+    print(String::from_utf8_lossy(&page))?;
     Ok(ExitCode::SUCCESS)
 }

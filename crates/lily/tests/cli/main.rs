@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod failures;
+mod files;
+mod output;
 mod results;
 mod support;
