@@ -10,8 +10,8 @@ use std::thread;
 use lily_kernels::gpu::{Entry, Family, GpuLaunch, MatrixFormat, Products, Source, Target};
 use lily_kernels::table;
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Plan, PlanId, Precision,
-    Weight, Weights, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime, Plan,
+    PlanId, Precision, Weight, Weights, check_weights,
 };
 
 use crate::compiler::{Architecture, Compiler};
@@ -83,17 +83,6 @@ impl CudaDevice {
         Ok(self.gpu.memory()?.0.saturating_sub(HEADROOM_BYTES))
     }
 
-    /// Seconds that the GPU takes for a plan, `runs` times one after the other: the plan runs.
-    pub fn time(&mut self, plan: PlanId, runs: usize) -> Result<f64, DeviceError> {
-        let graph = &self.plan(plan)?.graph;
-        let start = self.gpu.mark()?;
-        for _ in 0..runs {
-            self.gpu.run(graph)?;
-        }
-        let end = self.gpu.mark()?;
-        Ok(f64::from(end.since(&start)?) / 1e3 / runs as f64)
-    }
-
     fn architecture(&self) -> Architecture {
         let (major, minor) = self.info().capability;
         Architecture::of(major, minor)
@@ -105,6 +94,12 @@ impl CudaDevice {
             family: Family::Nvidia { capability: 10 * major + minor },
             products: Products::SimdgroupMatrix,
         }
+    }
+
+    /// Whether the next kernel may be brought up while one ends: from compute capability 9.0 on. On an
+    /// H200 decode gains 2 % by it; started any earlier, the next kernel's waiting blocks cost 11 %.
+    fn overlaps(&self) -> bool {
+        self.info().capability >= (9, 0)
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
@@ -207,6 +202,11 @@ impl Device for CudaDevice {
         Precision::BF16
     }
 
+    /// Measured on an H200: `prepare` gains 0.3 %, `topk` loses 1 %.
+    fn fusions(&self) -> Fusions {
+        Fusions { prepare: true, ..Fusions::default() }
+    }
+
     fn allocate(
         &mut self,
         buffers: &Arc<Buffers>,
@@ -275,9 +275,10 @@ impl Device for CudaDevice {
                 pointers: launch.bindings.iter().map(address).collect(),
             })
             .collect();
+        let overlap = self.overlaps();
         let graph = self
             .gpu
-            .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, false)))?;
+            .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
         self.plans.push(Compiled { plan: plan.clone(), launches, graph });
         Ok(PlanId(self.plans.len() - 1))
     }
@@ -318,6 +319,38 @@ impl Device for CudaDevice {
 
     fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
+    }
+
+    fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
+        let compiled = self.plan(plan)?;
+        let overlap = self.overlaps();
+        let mut kernels: Vec<&'static str> = Vec::new();
+        for launch in compiled.plan.launches() {
+            if !kernels.contains(&launch.kernel) {
+                kernels.push(launch.kernel);
+            }
+        }
+        let mut times = Vec::new();
+        for kernel in kernels {
+            let own: Vec<&KernelLaunch> = compiled
+                .plan
+                .launches()
+                .iter()
+                .zip(&compiled.launches)
+                .filter_map(|(launch, prepared)| (launch.kernel == kernel).then_some(prepared))
+                .collect();
+            let graph = self
+                .gpu
+                .record(|| own.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
+            self.gpu.run(&graph)?;
+            let start = self.gpu.mark()?;
+            for _ in 0..runs.max(1) {
+                self.gpu.run(&graph)?;
+            }
+            let seconds = f64::from(self.gpu.mark()?.since(&start)?) / 1e3 / runs.max(1) as f64;
+            times.push(KernelTime { kernel, launches: own.len(), seconds });
+        }
+        Ok(times)
     }
 
     fn fetch(

@@ -1,6 +1,12 @@
 // Words that every kernel uses: the control block, rows of a step, conversions.
 #pragma once
 
+// Where kernels overlap at their borders, the point from which on a kernel may read what the one before it wrote.
+// A kernel without this word waits at its start.
+#ifndef wait_for_previous_kernel
+#define wait_for_previous_kernel()
+#endif
+
 // Words of a sequence's row in the control block, all int; lily_plan::control.
 constant constexpr uint CONTROL_WORDS = 8;
 constant constexpr uint CONTROL_TOKEN = 0;

@@ -159,6 +159,13 @@ pub trait Device: Send {
     /// The allocated buffers.
     fn buffers(&self) -> &Arc<Buffers>;
 
+    /// Time of each kernel of a plan: all of its launches, one after the other, `runs` times. Buffers
+    /// hold anything afterwards. Empty where a device has no clock of its own.
+    fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
+        let _ = (plan, runs);
+        Ok(Vec::new())
+    }
+
     /// Asks for a few bytes of a buffer as they are after everything submitted so far, without
     /// waiting; [`fetched`](Device::fetched) hands them out. So a host may submit further steps before
     /// it looks at the last one.
@@ -177,6 +184,17 @@ pub trait Device: Send {
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
         Ok(fetch)
     }
+}
+
+/// Time that a kernel takes in a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelTime {
+    /// Kernel.
+    pub kernel: &'static str,
+    /// Its launches.
+    pub launches: usize,
+    /// Seconds of all of them.
+    pub seconds: f64,
 }
 
 /// Most bytes of one [`Device::fetch`].

@@ -35,4 +35,13 @@ METAL_FUNC lily_dim lily_simdgroup_index_in_threadgroup() {
     return {__shfl_sync(0xffffffffu, lily_thread_index_in_threadgroup().x / 32, 0), 0, 0};
 }
 METAL_FUNC lily_dim lily_threads_per_simdgroup() { return {32, 1, 1}; }
+// Kernels of a plan overlap at their borders (programmatic dependent launch): the blocks of this one may start
+// while the one before it ends. It waits until that one has ended and its stores are seen: at its start, or where
+// the text says so, behind loads of what no kernel writes. Without such a launch this is no operation.
+METAL_FUNC void lily_wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#define wait_for_previous_kernel() lily_wait_for_previous_kernel()
 using metal::vec;

@@ -33,6 +33,7 @@
     const uint row = base + lane_row(lane);
     RowWords words;
     load_words(matrix, row, lane_word(0, lane), words);
+    wait_for_previous_kernel();
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;

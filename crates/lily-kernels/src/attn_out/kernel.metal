@@ -27,6 +27,7 @@
     const ResidualLane at = residual_lane(tile.x, simdgroup, lane);
     RowWords words;
     load_words(matrix, at.row, at.word, words);
+    wait_for_previous_kernel();
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;

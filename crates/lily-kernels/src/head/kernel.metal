@@ -47,6 +47,7 @@ METAL_FUNC bool head_products(
     const uint row = base + lane_row(lane);
     RowWords words;
     load_words(matrix, row, lane_word(0, lane), words);
+    wait_for_previous_kernel();
     if (!head_tokens(args, control, tile.y, tokens)) {
         return false;
     }

@@ -49,6 +49,7 @@ struct NormInputs {
     const uint word = lane_word(simdgroup, lane);
     RowWords words;
     load_words(matrix, row, word, words);
+    wait_for_previous_kernel();
     Tokens tokens;
     if (!find_tokens(control, args.step, tile.y, tokens)) {
         return;

@@ -4,6 +4,7 @@ mod error;
 mod generate;
 mod memory;
 mod plans;
+mod profile;
 mod sequence;
 mod snapshot;
 
@@ -15,6 +16,7 @@ use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_
 pub use error::EngineError;
 pub use generate::{Finish, Generation, Progress};
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
+pub use profile::{KernelCost, Measured};
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 

@@ -30,6 +30,9 @@ pub struct BenchArgs {
     /// Measurements of each length; the median counts.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub reps: usize,
+    /// Print the time of every kernel, for a decode step and a prefill chunk after the longest prompt.
+    #[arg(long)]
+    pub profile: bool,
     /// Also write the figures to this file as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lily_kernels::ModelShape;
-use lily_model::engine::{Engine, EngineOptions, Generation, Progress};
+use lily_model::engine::{Engine, EngineOptions, Generation, KernelCost, Measured, Progress};
 use lily_model::plan::model_shape;
 use lily_model::sampling::Sampling;
 use lily_model::{Config, synth};
@@ -18,6 +18,9 @@ use crate::args::BenchArgs;
 use crate::device;
 use crate::model::Source;
 use crate::output::{note, print};
+
+/// Runs of a profile.
+const PROFILE_RUNS: usize = 10;
 
 /// The figures of a run.
 #[derive(Serialize)]
@@ -43,7 +46,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     ensure!(args.reps > 0 && args.decode > 0, "--reps and --decode need to be at least 1");
     ensure!(args.lengths.iter().all(|&n| n > 0), "--lengths has a 0, need at least 1");
     let longest = args.lengths.iter().max().context("--lengths is empty")?;
-    let context = longest + args.decode + 1;
+    // A profile runs a chunk, and steps, behind the longest prompt.
+    let behind = if args.profile { args.model.chunk + PROFILE_RUNS } else { 0 };
+    let context = longest + args.decode + 1 + behind;
     let opened = device::open(&args.model)?;
     let device = opened.description.clone();
     let options = EngineOptions {
@@ -81,12 +86,51 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         ))?;
         report.rows.push(row);
     }
+    if args.profile {
+        let chunk = args.model.chunk.min(*longest);
+        for (name, step) in
+            [("decode step", Measured::Decode), ("prefill chunk", Measured::Prefill(chunk))]
+        {
+            let sequence = engine.open()?;
+            let costs = engine.profile(sequence, step, *longest, PROFILE_RUNS);
+            engine.close(sequence);
+            print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
+        }
+    }
     if let Some(path) = &args.json {
         let mut text = serde_json::to_string_pretty(&report)?;
         let _ = writeln!(text);
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The costs of a step as a table. Kernels run apart from each other here, so the sum is not the time of
+/// the step.
+fn profile(title: &str, costs: &[KernelCost]) -> String {
+    if costs.is_empty() {
+        return format!("{title}: this device does not measure its kernels\n");
+    }
+    let mut out = format!(
+        "\n{title}\n{:22} {:>8} {:>12} {:>12} {:>10} {:>10}\n",
+        "kernel", "launches", "µs a launch", "µs in all", "GB/s", "TFLOP/s"
+    );
+    let mut all = 0.0;
+    for cost in costs {
+        all += cost.seconds;
+        let _ = writeln!(
+            out,
+            "{:22} {:>8} {:>12.2} {:>12.1} {:>10.1} {:>10.2}",
+            cost.kernel,
+            cost.launches,
+            1e6 * cost.seconds / cost.launches as f64,
+            1e6 * cost.seconds,
+            cost.bytes as f64 / cost.seconds / 1e9,
+            cost.flops as f64 / cost.seconds / 1e12
+        );
+    }
+    let _ = writeln!(out, "{:22} {:>8} {:>12} {:>12.1}", "all", "", "", 1e6 * all);
+    out
 }
 
 /// Dimensions of a preset or of a `config.json`.

@@ -5,6 +5,22 @@ use super::kernel::{Kernel, Param, ParamKind};
 /// Marker in front of the entry point, so that messages about it are not taken for the kernel's.
 const MARKER: &str = "\n#line 1 \"entry point\"\n";
 
+/// Where a kernel waits for the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// At its start.
+    AtStart,
+    /// Where its text says `wait_for_previous_kernel()`; then every function of the text does.
+    InText,
+}
+
+impl Wait {
+    /// What a text says.
+    pub fn of(text: &str) -> Self {
+        if text.contains("wait_for_previous_kernel();") { Self::InText } else { Self::AtStart }
+    }
+}
+
 /// `lily_entry(call)`, which one thread runs, and `lily_max_threads`.
 pub(super) fn cpu(kernel: &Kernel<'_>) -> String {
     let argument = |p: &Param| match &p.kind {
@@ -28,8 +44,8 @@ pub(super) fn cpu(kernel: &Kernel<'_>) -> String {
 }
 
 /// `extern "C" __global__ void function(...)`: the argument struct by value, every buffer a pointer
-/// that nothing else aliases.
-pub(super) fn cuda(kernel: &Kernel<'_>) -> String {
+/// that nothing else aliases. It waits for the kernel before it, unless the text says where to.
+pub(super) fn cuda(kernel: &Kernel<'_>, wait: Wait) -> String {
     let parameter = |p: &&Param| match &p.kind {
         ParamKind::Buffer { is_reference: true, element, .. } => {
             format!("const __grid_constant__ {element} {}", p.name)
@@ -50,8 +66,12 @@ pub(super) fn cuda(kernel: &Kernel<'_>) -> String {
         Some(threads) => format!("__launch_bounds__({threads}, LILY_MIN_BLOCKS) "),
         None => String::new(),
     };
+    let wait = match wait {
+        Wait::InText => "",
+        Wait::AtStart => "    wait_for_previous_kernel();\n",
+    };
     format!(
-        "{MARKER}extern \"C\" __global__ void {bounds}{name}({}) {{\n    kernel_{name}({});\n}}\n",
+        "{MARKER}extern \"C\" __global__ void {bounds}{name}({}) {{\n{wait}    kernel_{name}({});\n}}\n",
         parameters.join(", "),
         arguments.join(", "),
         name = kernel.name,

@@ -89,7 +89,7 @@ pub fn translate(source: &Source, dialect: Dialect) -> Result<Translation, Trans
     let mut out = apply(&source.text, edits);
     out += &match dialect {
         Dialect::Cpu => entry::cpu(kernel),
-        Dialect::Cuda => entry::cuda(kernel),
+        Dialect::Cuda => entry::cuda(kernel, entry::Wait::of(&source.text)),
     };
     Ok(Translation {
         text: out,

@@ -80,6 +80,18 @@ fn the_entry_point_of_cuda_takes_the_arguments_by_value() {
 }
 
 #[test]
+fn a_kernel_waits_for_the_one_before_it_once() {
+    let at_start = "y) {\n    wait_for_previous_kernel();\n    kernel_twice(";
+    let cuda = translate(&source(TEXT), Dialect::Cuda).expect("the text is correct");
+    assert!(cuda.text.contains(at_start), "{}", cuda.text);
+    let body = TEXT.find("twice(").and_then(|at| Some(at + TEXT[at..].find("{\n")? + 2));
+    let (head, rest) = TEXT.split_at(body.expect("the kernel has a body"));
+    let own = format!("{head}    wait_for_previous_kernel();\n{rest}");
+    let cuda = translate(&source(&own), Dialect::Cuda).expect("the text is correct");
+    assert_eq!(cuda.text.matches("wait_for_previous_kernel();").count(), 1, "{}", cuda.text);
+}
+
+#[test]
 fn no_line_moves() {
     let cpu = translate(&source(TEXT), Dialect::Cpu).expect("the text is correct");
     for (before, after) in TEXT.lines().zip(cpu.text.lines()) {
