@@ -1,5 +1,5 @@
 //! Every Metal text compiles to NVIDIA's machine code without spills. Needs NVRTC, but no GPU: skipped where NVRTC
-//! is not found, unless `LILY_NVRTC` names it.
+//! is not found, unless `LILY_NVRTC` names it. `LILY_KERNELS=topk,head` compiles these kernels alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -67,6 +67,9 @@ struct Variants {
 
 impl Variants {
     fn add(&mut self, launch: &Launch, formats: &[Option<MatrixFormat>]) {
+        if !wanted(launch.kernel) {
+            return;
+        }
         let face = table::find(launch.kernel).and_then(|k| k.gpu).expect("every kernel has a text");
         for capability in CAPABILITIES {
             let family = Family::Nvidia { capability };
@@ -87,7 +90,8 @@ impl Variants {
 
     /// Every conformance case.
     fn add_cases(&mut self) {
-        for case in cases_in(Bar::Bf16.precision(), table::cases) {
+        let build = || table::cases_of(|kernel| wanted(kernel.name));
+        for case in cases_in(Bar::Bf16.precision(), build) {
             let format = |buffer: &Buffer| match case.weights.get(&buffer.name) {
                 Some(Weight::Matrix(matrix)) => Some(MatrixFormat::of(matrix)),
                 _ => None,
@@ -134,6 +138,11 @@ impl Variants {
         let failures = failures.into_inner().expect("no panic");
         assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
     }
+}
+
+fn wanted(kernel: &str) -> bool {
+    let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
+    filter.is_empty() || filter.split(',').any(|name| name == kernel)
 }
 
 /// The line of a variant in the table, or what is wrong with it.

@@ -37,7 +37,7 @@ struct Slot {
     bool used, writable;
 };
 
-// The allocation whose 32 GiB of addresses hold `address`; null if there is none.
+// The allocation whose 64 GiB of addresses hold `address`; null if there is none.
 Slot* slot_of(uintptr_t address);
 
 // ---- threadgroup memory ------------------------------------------------------------------------------

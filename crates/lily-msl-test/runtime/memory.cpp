@@ -1,4 +1,4 @@
-// Device memory: each allocation has 32 GiB of addresses for itself, and ends at an unmapped page. An index
+// Device memory: each allocation has 64 GiB of addresses for itself, and ends at an unmapped page. An index
 // that strays faults and is reported.
 #include <mutex>
 #include <sys/mman.h>
@@ -7,8 +7,10 @@
 
 namespace lily_rt {
 
-static const int SLOT_BITS = 35;
-static const size_t SLOTS = 2048;  // 64 TiB of addresses, half of what a process has
+static const int SLOT_BITS = 36;
+// 104 TiB of addresses, of the 128 TiB that a process has. The program itself lies in the 8 TiB of the hole, on
+// x86-64 between 0x5555 and 0x5700 of the upper 16 bits; libraries and stacks lie above.
+static const size_t SLOTS = 1664, HOLE = 1024, HOLE_SLOTS = 128;
 static const uintptr_t FIRST_BASE = 0x100000000000, LAST_BASE = 0x3fffffffffff;
 static uintptr_t base = FIRST_BASE;
 static Slot slots[SLOTS];
@@ -42,12 +44,11 @@ static bool place_slots() {
     return placed;
 }
 
-// Where the memory of a slot begins. A 32-bit index that went below 0 reaches 8, 16, 32 or 64 GiB ahead, for
-// elements of 2, 4, 8 and 16 bytes. No two allocations lie so far apart, or up to 4 GiB more or less.
+// Where the memory of a slot begins. Neighbours lie 52 or 76 GiB apart: a 32-bit index that went below 0
+// reaches 16, 32 or 64 GiB ahead for elements of 4, 8 and 16 bytes, and never another allocation.
 static char* place_of(size_t slot) {
-    static const uintptr_t PLACES[4] = {2, 8, 20, 14};
     const uintptr_t gib = 1ull << 30;
-    return (char*)(base + ((uintptr_t)slot << SLOT_BITS) + PLACES[slot % 4] * gib);
+    return (char*)(base + ((uintptr_t)slot << SLOT_BITS) + (slot % 2 == 0 ? 24 : 36) * gib);
 }
 
 }  // namespace lily_rt
@@ -59,6 +60,7 @@ extern "C" void* lily_allocate(uint64_t bytes) {
     std::lock_guard<std::mutex> guard(slots_mutex);
     if (!place_slots()) return nullptr;
     for (size_t i = 0; i < SLOTS; i++) {
+        if (i == HOLE) i += HOLE_SLOTS;
         Slot& slot = slots[i];
         if (slot.used) continue;
         char* first = (char*)(base + ((uintptr_t)i << SLOT_BITS));
