@@ -4,10 +4,11 @@
 use std::ops::ControlFlow;
 
 use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
-use lily_model::plan::Choice;
+use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{BufferKind, Device, Fusions, control};
 
+use crate::layers::Layers;
 use crate::rig::{Rig, all_fusions};
 use crate::{Golden, argmax, relative_rms};
 
@@ -18,6 +19,9 @@ pub type Make<'a> = &'a dyn Fn() -> Box<dyn Device>;
 /// emulation of these roundings in plain code gives (tests/golden/README.md), which is no more exact.
 const WHOLE_MODEL: [(&str, f64); 5] =
     [("heads", 0.047), ("generic", 0.024), ("odd", 0.038), ("raw", 0.026), ("mixed", 0.024)];
+
+/// Largest relative rms of the residual stream after one layer.
+const LAYER: f64 = 0.01;
 
 /// Gap of the two best logits from which on a choice must not change.
 const CLEAR_GAP: f32 = 0.5;
@@ -84,6 +88,37 @@ pub fn golden_logits(name: &str, make: Make<'_>) {
     assert!(clear > 50 && 100 * same >= 98 * clear, "{name}: {same} of {clear} clear choices");
 }
 
+/// Every layer, given the recorded hidden state in front of it, ends within a percent of the recorded one
+/// behind it: in prefill plans of every form, and in decode steps with no and all fusions.
+///
+/// # Panics
+/// If not.
+pub fn layers_stay_within_a_percent(name: &str, device: Box<dyn Device>) {
+    let golden = Golden::open(name);
+    let rig = Rig::new(&golden, device.precision(), 1, 64);
+    let mut layers = Layers::new(&golden, &rig, device);
+    let ids = &golden.prompts.prompts[golden.prompts.hidden_prompt];
+    let count = rig.shape.layers.len() + 1;
+    // Matrix times vectors, matrix products, and the chunked form of Gated DeltaNet.
+    for tokens in [8, 16, 64] {
+        let errors = layers.prefill(&rig.prefill(tokens, 0, PrefillEnd::More), ids);
+        assert_layers(&format!("{name}, prefill plan of {tokens}"), &errors, count);
+    }
+    let all = Fusions { topk: true, prepare: true, short: true };
+    for fusions in [Fusions::default(), all] {
+        let plan = rig.decode(ids.len(), Choice::Device, fusions);
+        let errors = layers.decode(&plan, ids);
+        assert_layers(&format!("{name}, decode, {fusions:?}"), &errors, count);
+    }
+}
+
+/// `errors`: relative rms after the embedding and after every layer.
+fn assert_layers(label: &str, errors: &[f64], count: usize) {
+    println!("{label}: relative rms {errors:.5?}");
+    assert_eq!(errors.len(), count, "{label}");
+    assert!(errors.iter().all(|&error| error <= LAYER), "{label}: relative rms {errors:?}");
+}
+
 /// Two greedy runs, one of them with launches of a stage in another order, give the same ids and bits.
 ///
 /// # Panics
@@ -146,7 +181,7 @@ fn logits_after(engine: &mut Engine, sequence: SequenceId, ids: &[u32], more: &[
 }
 
 fn feed(engine: &mut Engine, sequence: SequenceId, ids: &[u32]) {
-    engine.prefill(sequence, ids, lily_model::plan::PrefillEnd::Logits).expect("a prefill");
+    engine.prefill(sequence, ids, PrefillEnd::Logits).expect("a prefill");
 }
 
 /// Steps of a halted sequence change no byte of any buffer.

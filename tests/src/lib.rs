@@ -1,6 +1,7 @@
 //! Golden models and engines for the tests of this crate.
 
 pub mod gpu;
+pub mod layers;
 pub mod pair;
 pub mod rig;
 pub mod spoil;

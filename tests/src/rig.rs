@@ -57,6 +57,14 @@ impl Rig {
         Self { shape, session, buffers, weights }
     }
 
+    /// Weights of a norm, `[hidden]`.
+    pub fn norm(&self, id: BufferId) -> &[f32] {
+        match self.weights.get(&self.buffers.table.get(id).name) {
+            Some(Weight::Vector(values)) => values,
+            _ => panic!("{} is no vector", self.buffers.table.get(id).name),
+        }
+    }
+
     /// A decode plan for a step that starts with `position` tokens in the states.
     pub fn decode(&self, position: usize, choice: Choice, fusions: Fusions) -> Arc<Plan> {
         let bucket = LengthBucket::new(position + 1, fusions);

@@ -75,3 +75,12 @@ fn halted_sequences_are_left_alone() {
         gpu::halted_steps_change_nothing("generic", cuda());
     }
 }
+
+#[test]
+fn layers_stay_within_a_percent_of_the_reference() {
+    if available() {
+        for name in ["heads", "odd"] {
+            gpu::layers_stay_within_a_percent(name, cuda());
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Golden models on the MSL test device: the Metal texts, run on this machine's processor.
 
+#![cfg(target_os = "linux")]
+
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 use lily_tests::{GOLDEN, gpu, pair};
@@ -46,4 +48,11 @@ fn steps_taken_back_leave_the_state_of_a_cold_run() {
 #[test]
 fn halted_sequences_are_left_alone() {
     gpu::halted_steps_change_nothing("generic", msl());
+}
+
+#[test]
+fn layers_stay_within_a_percent_of_the_reference() {
+    for name in ["heads", "odd"] {
+        gpu::layers_stay_within_a_percent(name, msl());
+    }
 }

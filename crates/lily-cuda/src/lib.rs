@@ -1,7 +1,7 @@
 //! NVIDIA GPUs as a device.
 //!
 //! The Metal texts of `lily-kernels` are translated to CUDA, compiled by NVRTC ([`compiler`]) and recorded
-//! plan by plan into graphs ([`device`]). Neither the driver nor NVRTC is needed to build or start
+//! plan by plan into graphs ([`CudaDevice`]). Neither the driver nor NVRTC is needed to build or start
 //! lily: both are loaded when a device is opened, and what is missing is named.
 
 #![deny(unsafe_code)]

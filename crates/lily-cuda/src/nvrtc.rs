@@ -35,6 +35,7 @@ pub(crate) struct Nvrtc {
     version: (c_int, c_int),
     // After the functions, which point into it.
     _library: Library,
+    _builtins: Vec<Library>,
 }
 
 /// Names under which systems know the library.
@@ -59,16 +60,18 @@ pub(crate) struct Compiled {
 }
 
 impl Nvrtc {
-    /// Loads the library: from the path given, else under the names that systems use.
+    /// Loads the library: from the path given, else under the names that systems use. A folder in the path
+    /// needs not be known to the system.
     pub fn load(path: Option<&Path>) -> Result<Self, CudaError> {
         let candidates: Vec<PathBuf> = match path {
             Some(path) => vec![path.to_path_buf()],
             None => NAMES.iter().map(PathBuf::from).collect(),
         };
         for candidate in &candidates {
+            let builtins = builtins_beside(candidate);
             // SAFETY: NVRTC has no initialisers that could do harm; the name is NVRTC's own or the user's choice.
             let Ok(library) = (unsafe { Library::new(candidate) }) else { continue };
-            if let Some(nvrtc) = Self::bind(library) {
+            if let Some(nvrtc) = Self::bind(library, builtins) {
                 return Ok(nvrtc);
             }
         }
@@ -76,7 +79,7 @@ impl Nvrtc {
         Err(CudaError::NoNvrtc { tried: tried.join(", ") })
     }
 
-    fn bind(library: Library) -> Option<Self> {
+    fn bind(library: Library, builtins: Vec<Library>) -> Option<Self> {
         // SAFETY: these are the signatures of nvrtc.h since version 11.1; the functions live as long as the
         // library, which is kept beside them.
         unsafe {
@@ -95,6 +98,7 @@ impl Nvrtc {
                 cubin: *library.get(b"nvrtcGetCUBIN\0").ok()?,
                 version: (major, minor),
                 _library: library,
+                _builtins: builtins,
             })
         }
     }
@@ -187,6 +191,25 @@ impl Nvrtc {
             }
         }
     }
+}
+
+/// NVRTC's second library, of any version, from the folder of a path. NVRTC asks for it by its name alone when it
+/// compiles, and gets the one that is loaded already.
+fn builtins_beside(library: &Path) -> Vec<Library> {
+    let folder = library.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let Some(entries) = folder.and_then(|folder| std::fs::read_dir(folder).ok()) else {
+        return Vec::new();
+    };
+    let wanted = |name: &str| {
+        let builtins = name.starts_with("libnvrtc-builtins") || name.starts_with("nvrtc-builtins");
+        builtins && !name.ends_with(".a")
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths
+        .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(wanted))
+        // SAFETY: as for NVRTC itself.
+        .filter_map(|path| unsafe { Library::new(path) }.ok())
+        .collect()
 }
 
 fn c_string(text: &str) -> Result<CString, String> {

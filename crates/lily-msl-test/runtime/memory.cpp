@@ -8,7 +8,9 @@
 namespace lily_rt {
 
 static const int SLOT_BITS = 36;
-static const size_t SLOTS = 1024;  // 64 TiB of addresses, half of what a process has
+// 104 TiB of addresses, of the 128 TiB that a process has. The program itself lies in the 8 TiB of the hole, on
+// x86-64 between 0x5555 and 0x5700 of the upper 16 bits; libraries and stacks lie above.
+static const size_t SLOTS = 1664, HOLE = 1024, HOLE_SLOTS = 128;
 static const uintptr_t FIRST_BASE = 0x100000000000, LAST_BASE = 0x3fffffffffff;
 static uintptr_t base = FIRST_BASE;
 static Slot slots[SLOTS];
@@ -58,6 +60,7 @@ extern "C" void* lily_allocate(uint64_t bytes) {
     std::lock_guard<std::mutex> guard(slots_mutex);
     if (!place_slots()) return nullptr;
     for (size_t i = 0; i < SLOTS; i++) {
+        if (i == HOLE) i += HOLE_SLOTS;
         Slot& slot = slots[i];
         if (slot.used) continue;
         char* first = (char*)(base + ((uintptr_t)i << SLOT_BITS));

@@ -202,7 +202,7 @@ fn allocate(bytes: usize) -> Result<Block, DeviceError> {
     block.ok_or_else(|| DeviceError::Memory {
         device: NAME.into(),
         bytes: bytes as u64,
-        reason: "there is no memory left, or no address: a process has 1024 buffers".into(),
+        reason: "there is no memory left, or no address: a process has 1536 buffers".into(),
     })
 }
 

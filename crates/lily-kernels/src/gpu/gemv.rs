@@ -105,7 +105,9 @@ impl Gemv {
         let few = columns <= 8 && (is_nvidia(target) || splits < 2);
         let lane_rows = if few { 2 } else { 4 };
         let simdgroups = columns / lane_rows * splits;
-        let tokens = tokens(step_rows);
+        // 8-bit codes for 4 tokens take more than the 128 registers that each of 512 threads has.
+        let crowded = is_nvidia(target) && columns > 8 && self.format == MatrixFormat::Q8;
+        let tokens = tokens(step_rows).min(if crowded { 2 } else { MAX_TOKENS });
         let min_blocks = if tokens == 1 && columns <= 8 { 2 } else { 1 };
         GemvTile { lane_rows, row_lanes: LANES, splits, simdgroups, tokens, min_blocks }
     }

@@ -12,6 +12,7 @@
 pub(crate) mod gemv;
 pub mod matrix;
 pub mod prelude;
+mod products;
 mod source;
 mod structs;
 pub(crate) mod tiles;
