@@ -1,10 +1,13 @@
 //! Plans of the full-size model, from its configuration alone.
 
+use std::collections::{BTreeSet, HashMap};
+
+use lily_kernels::gpu::{MatrixFormat, Products, Target, add_entries};
 use lily_kernels::{ModelShape, SessionShape, table};
 use lily_model::Config;
 use lily_model::plan::{
     Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
-    config_matrix_bytes, declare, model_shape, splits,
+    config_matrix_bytes, config_matrix_formats, declare, model_shape, splits,
 };
 use lily_model::synth::{self, preset};
 use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
@@ -14,6 +17,7 @@ const CAPACITY: usize = 262_144;
 struct FullSize {
     shape: ModelShape,
     bytes: MatrixBytes,
+    formats: HashMap<String, MatrixFormat>,
 }
 
 impl FullSize {
@@ -21,7 +25,11 @@ impl FullSize {
         let preset = preset("qwen3.6-35b-a3b").expect("the preset");
         let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
         let config = Config::from_json(&text, "preset").expect("the preset is supported");
-        Self { shape: model_shape(&config), bytes: config_matrix_bytes(&config) }
+        Self {
+            shape: model_shape(&config),
+            bytes: config_matrix_bytes(&config),
+            formats: config_matrix_formats(&config),
+        }
     }
 
     fn session(&self, batch: usize, tokens: usize) -> SessionShape {
@@ -42,22 +50,37 @@ impl FullSize {
     }
 
     fn decode(&self, position: usize, fusions: Fusions) -> PlanTable {
-        let batch = 1;
+        cost(&self.decode_plan(1, position, fusions), position, 1, 1)
+    }
+
+    fn decode_plan(&self, batch: usize, position: usize, fusions: Fusions) -> Plan {
         let session = self.session(batch, 1);
         let buffers = self.buffers(&session);
-        let plan = PlanBuilder::new(&self.shape, &session, &buffers, fusions)
+        PlanBuilder::new(&self.shape, &session, &buffers, fusions)
             .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
-            .expect("a valid plan");
-        cost(&plan, position, batch, 1)
+            .expect("a valid plan")
     }
 
     fn prefill(&self, position: usize, tokens: usize, end: PrefillEnd) -> PlanTable {
+        cost(&self.prefill_plan(tokens, end), position, 1, tokens)
+    }
+
+    fn prefill_plan(&self, tokens: usize, end: PrefillEnd) -> Plan {
         let session = self.session(1, tokens);
         let buffers = self.buffers(&session);
-        let plan = PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default())
+        PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default())
             .prefill(tokens, 0, end)
-            .expect("a valid plan");
-        cost(&plan, position, 1, tokens)
+            .expect("a valid plan")
+    }
+
+    /// What a GPU runs for each launch of a plan.
+    fn entries(&self, plan: &Plan, target: Target) -> PlanTable {
+        let rows = plan.step().rows();
+        let (batch, tokens) = if plan.step().is_prefill() { (1, rows) } else { (rows, 1) };
+        let mut table = cost(plan, 4096, batch, tokens);
+        add_entries(&mut table, plan, &self.formats, target).expect("the target runs every launch");
+        assert!(table.list.iter().all(|row| row.entry.is_some()), "{target:?}");
+        table
     }
 }
 
@@ -143,7 +166,7 @@ fn the_first_two_layer_kinds_print_as_recorded() {
 #[test]
 fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
     let model = FullSize::new();
-    let mut used = std::collections::BTreeSet::new();
+    let mut used = BTreeSet::new();
     let tables = [
         model.decode(4096, Fusions::default()),
         model.decode(4096, Fusions { prepare: true, ..Fusions::default() }),
@@ -158,4 +181,50 @@ fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
     let unused: Vec<_> =
         table::KERNELS.iter().map(|k| k.name).filter(|k| !used.contains(k)).collect();
     assert!(unused.is_empty(), "{unused:?}");
+}
+
+/// What each GPU runs is what a person reviews, too: a change of a kernel's geometry or of a policy
+/// shows here.
+#[test]
+fn every_launch_has_an_entry_on_metal_and_on_cuda() {
+    let model = FullSize::new();
+    let decode = model.decode_plan(1, 4096, Fusions::default());
+    let prefill = model.prefill_plan(2048, PrefillEnd::Sample);
+    for (device, target) in [("metal", Target::APPLE), ("cuda", Target::NVIDIA)] {
+        let table = model.entries(&decode, target);
+        assert!(table.launches <= 320 && table.stages <= 310, "{device}");
+        for (step, table) in [("decode", table), ("prefill", model.entries(&prefill, target))] {
+            let mut shown: Vec<String> = Vec::new();
+            for row in &table.list {
+                let entry = row.entry.as_ref().map(ToString::to_string).unwrap_or_default();
+                let line = format!("{:18} {entry}", row.kernel);
+                if !shown.contains(&line) {
+                    shown.push(line);
+                }
+            }
+            insta::assert_snapshot!(format!("{step}_{device}"), shown.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn every_launch_of_the_other_plans_has_an_entry_on_every_gpu() {
+    let model = FullSize::new();
+    let none = Fusions::default();
+    let all = Fusions { topk: true, prepare: true, short: true };
+    let mut plans = Vec::new();
+    for (batch, position, fusions) in
+        [(3, 4096, none), (64, 100, none), (1, 200, all), (8, 200, all)]
+    {
+        plans.push(model.decode_plan(batch, position, fusions));
+    }
+    for tokens in [1, 7, 33, 512] {
+        plans.push(model.prefill_plan(tokens, PrefillEnd::Logits));
+    }
+    let tensor = Target { products: Products::TensorOperations, ..Target::APPLE };
+    for target in [Target::APPLE, tensor, Target::NVIDIA, Target::TEST] {
+        for plan in &plans {
+            model.entries(plan, target);
+        }
+    }
 }

@@ -5,11 +5,12 @@
 //! declared exact reads changes nothing; and that two runs agree bit for bit.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lily_plan::{
     Access, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Interpreter, Launch, Live,
-    Memory, Plan, Precision, RowFormat, Step, Weights, control,
+    Memory, Plan, Precision, RowFormat, Step, Weight, Weights, control,
 };
 
 use crate::shape::{LaunchContext, Mixer, ModelShape, SessionShape};
@@ -128,6 +129,12 @@ pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
 
 /// Checks one case; the error says what differs.
 pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), String> {
+    measure(device, case, bar).map(drop)
+}
+
+/// Checks one case and gives the largest relative rms difference of what it writes; the error says
+/// what differs.
+pub fn measure(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<f64, String> {
     let text = |e: DeviceError| e.to_string();
     let mut oracle = Interpreter::new(table::reference, precision(case), true);
     let want = run(&mut oracle, case, &case.contents).map_err(text)?;
@@ -141,10 +148,12 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
         Bar::Int8 => case.tolerance.int8,
         Bar::Bf16 => case.tolerance.bf16,
     };
+    let mut worst = 0f64;
     for (id, buffer) in case.plan.buffers().iter() {
         let i = id.index();
-        compare(&want[i], &got[i], &case.contents[i], &written[i], tolerance)
+        let error = compare(&want[i], &got[i], &case.contents[i], &written[i], tolerance)
             .map_err(|e| format!("{}: {e}", buffer.name))?;
+        worst = worst.max(error);
     }
     let read = mask(&case.plan, launch, &live, |b| b.read.as_ref());
     let poisoned: Vec<Contents> =
@@ -160,7 +169,34 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
             ));
         }
     }
-    Ok(())
+    Ok(worst)
+}
+
+/// The smallest case of every kernel for each kind of step, element type and weight format.
+pub fn smallest_of_each_kind(cases: impl IntoIterator<Item = Case>) -> Vec<Case> {
+    let mut smallest: BTreeMap<String, Case> = BTreeMap::new();
+    for case in cases {
+        let formats: Vec<String> = case.weights.values().map(format_name).collect();
+        let launch = &case.plan.launches()[0];
+        let (prefill, precision) = (case.plan.step().is_prefill(), precision(&case));
+        let key = format!("{}, {prefill}, {precision:?}, {formats:?}", launch.kernel);
+        match smallest.get(&key) {
+            Some(known) if elements(known) <= elements(&case) => {}
+            _ => drop(smallest.insert(key, case)),
+        }
+    }
+    smallest.into_values().collect()
+}
+
+fn format_name(weight: &Weight) -> String {
+    match weight {
+        Weight::Vector(_) => "vector".into(),
+        Weight::Matrix(matrix) => format!("{:?}", matrix.segments()[0].format),
+    }
+}
+
+fn elements(case: &Case) -> usize {
+    case.plan.buffers().iter().map(|(_, buffer)| buffer.elements()).sum()
 }
 
 /// Contents of every buffer around one launch of a plan.
@@ -281,13 +317,14 @@ fn mask<'a>(
     masks
 }
 
+/// Gives the relative rms difference inside of `written`.
 fn compare(
     want: &Contents,
     got: &Contents,
     before: &Contents,
     written: &[bool],
     tolerance: f32,
-) -> Result<(), String> {
+) -> Result<f64, String> {
     let outside = |e: usize| !written[e] && !same(got, before, e);
     if let Some(e) = (0..written.len()).find(|&e| outside(e)) {
         return Err(format!("element {e} outside of the declared writes has changed"));
@@ -304,10 +341,11 @@ fn compare(
                     size += f64::from(want[e]).powi(2);
                 }
             }
-            if error > size * f64::from(tolerance).powi(2) {
-                let relative = (error / size).sqrt();
+            let relative = if error == 0.0 { 0.0 } else { (error / size).sqrt() };
+            if relative > f64::from(tolerance) {
                 return Err(format!("relative rms {relative:.2e}, allowed {tolerance:.0e}"));
             }
+            return Ok(relative);
         }
         (Contents::Int(want), Contents::Int(got)) => {
             if let Some(e) = (0..written.len()).find(|&e| written[e] && got[e] != want[e]) {
@@ -316,7 +354,27 @@ fn compare(
         }
         _ => {}
     }
-    Ok(())
+    Ok(0.0)
+}
+
+fn same(a: &Contents, b: &Contents, element: usize) -> bool {
+    match (a, b) {
+        (Contents::Float(a), Contents::Float(b)) => a[element].to_bits() == b[element].to_bits(),
+        (Contents::Int(a), Contents::Int(b)) => a[element] == b[element],
+        _ => true,
+    }
+}
+
+fn poison(contents: &Contents, keep: &[bool]) -> Contents {
+    match contents {
+        Contents::Weight => Contents::Weight,
+        Contents::Float(v) => Contents::Float(
+            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { f32::NAN }).collect(),
+        ),
+        Contents::Int(v) => Contents::Int(
+            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { i32::MIN / 3 }).collect(),
+        ),
+    }
 }
 
 fn same(a: &Contents, b: &Contents, element: usize) -> bool {
@@ -341,37 +399,10 @@ fn poison(contents: &Contents, keep: &[bool]) -> Contents {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use super::*;
     use crate::cpu::Numerics;
-
-    /// The smallest case of every kernel, for each kind of step, element type and weight format.
-    fn smallest_cases() -> Vec<Case> {
-        let mut smallest: BTreeMap<String, Case> = BTreeMap::new();
-        for case in table::cases() {
-            let formats: Vec<String> = case.weights.values().map(format_name).collect();
-            let launch = &case.plan.launches()[0];
-            let (prefill, precision) = (case.plan.step().is_prefill(), precision(&case));
-            let key = format!("{}, {prefill}, {precision:?}, {formats:?}", launch.kernel);
-            match smallest.get(&key) {
-                Some(known) if elements(known) <= elements(&case) => {}
-                _ => drop(smallest.insert(key, case)),
-            }
-        }
-        smallest.into_values().collect()
-    }
-
-    fn format_name(weight: &lily_plan::Weight) -> String {
-        match weight {
-            lily_plan::Weight::Vector(_) => "vector".into(),
-            lily_plan::Weight::Matrix(matrix) => format!("{:?}", matrix.segments()[0].format),
-        }
-    }
-
-    fn elements(case: &Case) -> usize {
-        case.plan.buffers().iter().map(|(_, buffer)| buffer.elements()).sum()
-    }
 
     fn bytes(contents: &Contents) -> &[u8] {
         match contents {
@@ -386,7 +417,7 @@ mod tests {
     #[test]
     fn every_cpu_face_writes_inside_its_declared_ranges_and_nowhere_else() {
         let (mut ran, mut wrote) = (BTreeSet::new(), BTreeSet::new());
-        for case in smallest_cases() {
+        for case in smallest_of_each_kind(table::cases()) {
             let launch = &case.plan.launches()[0];
             ran.insert(launch.kernel);
             let memory = ContentsMemory(&case.contents);
@@ -395,9 +426,9 @@ mod tests {
                 true => Vec::new(),
                 false => mask(&case.plan, launch, &live, |b| b.write.as_ref()),
             };
-            let is_quantised = |weight: &lily_plan::Weight| match weight {
-                lily_plan::Weight::Vector(_) => false,
-                lily_plan::Weight::Matrix(m) => m.segments()[0].format.is_quantised(),
+            let is_quantised = |weight: &Weight| match weight {
+                Weight::Vector(_) => false,
+                Weight::Matrix(m) => m.segments()[0].format.is_quantised(),
             };
             let mut all = vec![Numerics::Exact];
             // Elsewhere the two are the same code.

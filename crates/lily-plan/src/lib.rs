@@ -27,5 +27,5 @@ pub use launch::{Access, Binding, Dependency, Launch};
 pub use live::{Live, Memory, Step, control};
 pub use matrix::{GROUP, MatrixError, RowFormat, RowRef, RowSegment, Weight, WeightMatrix};
 pub use plan::{Plan, PlanError};
-pub use print::{LaunchRow, PlanTable};
+pub use print::{EntryRow, LaunchRow, PlanTable};
 pub use reference::ReferenceIo;

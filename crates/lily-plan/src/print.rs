@@ -1,6 +1,7 @@
 //! Plans as text and as JSON: what a person reviews and what tools compare.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
@@ -34,6 +35,34 @@ pub struct LaunchRow {
     pub bytes_written: u64,
     /// Arithmetic operations.
     pub flops: u64,
+    /// What a device runs for it, where one was asked.
+    #[serde(flatten)]
+    pub entry: Option<EntryRow>,
+}
+
+/// What a device runs for a launch.
+#[derive(Clone, Debug, Serialize)]
+pub struct EntryRow {
+    /// Function of the kernel's text.
+    pub function: &'static str,
+    /// Its preprocessor constants, by name.
+    pub constants: BTreeMap<&'static str, String>,
+    /// Threadgroups along x, y, z.
+    pub grid_used: [u32; 3],
+    /// Threads of a threadgroup.
+    pub threads_used: u32,
+}
+
+impl fmt::Display for EntryRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grid = self.grid_used.map(|n| n.to_string()).join("x");
+        write!(f, "{} {grid} {}", self.function, self.threads_used)?;
+        self.constants.iter().try_for_each(|(name, value)| match value.starts_with('{') {
+            // A list of many numbers, which JSON has.
+            true => write!(f, " {name}={{..}}"),
+            false => write!(f, " {name}={value}"),
+        })
+    }
 }
 
 /// A plan with its totals at a given position.
@@ -83,14 +112,17 @@ impl PlanTable {
     /// The table for people: one line for each launch, then the totals.
     pub fn text(&self) -> String {
         let mut out = String::from(
-            "index stage kernel                      grid  threads     bytes read  bytes written        MFLOP  reads -> writes\n",
+            "index stage kernel                      grid  threads     bytes read  bytes written        MFLOP  reads -> writes",
         );
+        let entries = self.list.iter().any(|r| r.entry.is_some());
+        out += if entries { " | function grid threads constants\n" } else { "\n" };
         for r in &self.list {
             let name = r.layer.map_or(r.kernel.to_string(), |l| format!("{}.{l}", r.kernel));
             let grid = r.grid.map(|n| n.to_string()).join("x");
+            let entry = r.entry.as_ref().map(|entry| format!(" | {entry}")).unwrap_or_default();
             let _ = writeln!(
                 out,
-                "{:5} {:5} {name:22} {grid:>14} {:7} {:14} {:14} {:12.2}  {} -> {}",
+                "{:5} {:5} {name:22} {grid:>14} {:7} {:14} {:14} {:12.2}  {} -> {}{entry}",
                 r.index,
                 r.stage,
                 r.threads,
@@ -148,5 +180,6 @@ fn launch_row(plan: &Plan, index: usize, launch: &Launch, live: &Live<'_>) -> La
         bytes_read,
         bytes_written,
         flops: launch.flops(live),
+        entry: None,
     }
 }

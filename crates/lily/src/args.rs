@@ -2,6 +2,7 @@
 
 mod answer;
 mod bench;
+mod doctor;
 mod serve;
 
 use std::ops::RangeInclusive;
@@ -12,6 +13,7 @@ pub use bench::BenchArgs;
 use clap::builder::RangedU64ValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+pub use doctor::DoctorArgs;
 use lily_model::engine::{CHUNKS, CONTEXTS};
 pub use serve::ServeArgs;
 
@@ -50,9 +52,13 @@ pub enum Command {
         after_help = "Example:\n  lily eval -m tests/golden/heads --reference tests/golden/heads --exact --json"
     )]
     Eval(EvalArgs),
-    /// Print the list of kernel launches that a model runs, with bytes and arithmetic.
+    /// Print the list of kernel launches that a model runs, with bytes and arithmetic, and for GPUs
+    /// the functions.
     #[command(after_help = "Example:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096")]
     Plan(PlanArgs),
+    /// Say what this machine has, and check every kernel against its reference.
+    #[command(after_help = "Example:\n  lily doctor --device cuda --json")]
+    Doctor(DoctorArgs),
     /// Say what a checkpoint folder holds, and whether it is complete and supported.
     #[command(after_help = "Example:\n  lily inspect ~/models/Qwen3.6-35B-A3B-4bit")]
     Inspect(InspectArgs),
@@ -109,6 +115,9 @@ pub enum DeviceChoice {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// The Metal texts of the kernels on this processor; for tests, slow.
+    #[cfg(feature = "msl-test")]
+    MslTest,
 }
 
 /// `lily eval`.

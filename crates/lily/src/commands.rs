@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod doctor;
 pub mod eval;
 pub mod inspect;
 pub mod plan;

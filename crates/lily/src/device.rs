@@ -4,6 +4,8 @@ use anyhow::Result;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
+#[cfg(feature = "msl-test")]
+use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 
 use crate::args::{DeviceChoice, ModelArgs};
@@ -26,15 +28,16 @@ pub struct Opened {
 /// It is not there, or lacks something; the message says what.
 pub fn open(args: &ModelArgs) -> Result<Opened> {
     match args.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(cpu(args)),
-        DeviceChoice::Cuda => cuda(),
+        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(open_cpu(args)),
+        DeviceChoice::Cuda => open_cuda(),
+        #[cfg(feature = "msl-test")]
+        DeviceChoice::MslTest => Ok(open_msl_test(args)),
     }
 }
 
-fn cpu(args: &ModelArgs) -> Opened {
+fn open_cpu(args: &ModelArgs) -> Opened {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device =
-        CpuDevice::new(CpuOptions { numerics, threads: args.threads, ..CpuOptions::default() });
+    let device = cpu(numerics, args.threads);
     let description = format!("cpu, {} threads", device.threads());
     Opened {
         device: Box::new(device),
@@ -44,12 +47,13 @@ fn cpu(args: &ModelArgs) -> Opened {
     }
 }
 
-fn cuda() -> Result<Opened> {
-    let device = CudaDevice::new(CudaOptions {
-        index: 0,
-        nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
-        cache: Compiler::default_cache(),
-    })?;
+/// The processor; 0 threads are the machine's.
+pub fn cpu(numerics: Numerics, threads: usize) -> CpuDevice {
+    CpuDevice::new(CpuOptions { numerics, threads, ..CpuOptions::default() })
+}
+
+fn open_cuda() -> Result<Opened> {
+    let device = cuda()?;
     let info = device.info();
     let (major, minor) = info.capability;
     let description = format!(
@@ -65,4 +69,37 @@ fn cuda() -> Result<Opened> {
         description,
         device: Box::new(device),
     })
+}
+
+/// The first NVIDIA GPU.
+///
+/// # Errors
+/// There is none, or the driver is missing.
+pub fn cuda() -> Result<CudaDevice> {
+    let cache = Compiler::default_cache();
+    Ok(CudaDevice::new(CudaOptions { index: 0, nvrtc: nvrtc(), cache })?)
+}
+
+/// The NVRTC library that the environment names.
+pub fn nvrtc() -> Option<std::path::PathBuf> {
+    std::env::var_os("LILY_NVRTC").map(Into::into)
+}
+
+#[cfg(feature = "msl-test")]
+fn open_msl_test(args: &ModelArgs) -> Opened {
+    let (device, workers) = msl_test(args.threads);
+    Opened {
+        device: Box::new(device),
+        memory_limit: lily_cpu::memory_limit(),
+        steps_ahead: 0,
+        description: format!("MSL test device, {workers} threads"),
+    }
+}
+
+/// The MSL test device and its threads; 0 are the machine's.
+#[cfg(feature = "msl-test")]
+pub fn msl_test(threads: usize) -> (MslTestDevice, usize) {
+    let machine = || std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = if threads == 0 { machine() } else { threads };
+    (MslTestDevice::new(MslOptions { workers, ..MslOptions::default() }), workers)
 }

@@ -65,6 +65,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Bench(args) => commands::bench::run(args),
         Command::Eval(args) => commands::eval::run(args),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Doctor(args) => commands::doctor::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Synth(args) => commands::synth::run(args),
         #[cfg(feature = "pull")]

@@ -39,8 +39,9 @@ pub fn locate(model: &Path) -> Result<Located> {
         model.to_str().filter(|_| !model.exists()).and_then(|text| ModelId::from_str(text).ok());
     let Some(id) = id else {
         bail!(
-            "expected a model folder or a model on the hub (ORG/NAME), found nothing at {}; give a \
+            "expected a model folder or a model on the hub (ORG/NAME), found {} at {}; give a \
              folder that holds a config.json",
+            if model.exists() { "a file" } else { "nothing" },
             model.display()
         );
     };

@@ -23,12 +23,17 @@ pub enum MatrixFormat {
 impl MatrixFormat {
     /// The narrowest format that holds every row.
     pub fn of(matrix: &WeightMatrix) -> Self {
-        let widest = matrix.segments().iter().map(|s| match s.format {
+        Self::of_rows(matrix.segments().iter().map(|s| s.format))
+    }
+
+    /// The narrowest format that holds rows of all of these formats.
+    pub fn of_rows(rows: impl IntoIterator<Item = RowFormat>) -> Self {
+        let formats = rows.into_iter().map(|format| match format {
             RowFormat::Q4 => Self::Q4,
             RowFormat::Q8 => Self::Q8,
             RowFormat::Bf16 | RowFormat::F16 | RowFormat::F32 => Self::Bf16,
         });
-        widest.max_by_key(|f| f.bits()).unwrap_or(Self::Q4)
+        formats.max_by_key(|f| f.bits()).unwrap_or(Self::Q4)
     }
 
     /// Bits of one code or value: the constant `BITS` of kernels.

@@ -10,6 +10,7 @@
 //! [`prelude`] give the text to other compilers than Apple's.
 
 pub(crate) mod gemv;
+mod listing;
 pub mod matrix;
 pub mod prelude;
 mod products;
@@ -18,6 +19,7 @@ mod structs;
 pub(crate) mod tiles;
 pub mod translate;
 
+pub use listing::add_entries;
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};
 pub(crate) use structs::msl_struct;
@@ -104,6 +106,11 @@ pub enum Products {
 }
 
 impl Target {
+    /// Apple silicon of any generation: the form of matrix products that all of them have.
+    pub const APPLE: Self = Self { family: Family::Apple, products: Products::SimdgroupMatrix };
+    /// NVIDIA GPUs of compute capability 9.0.
+    pub const NVIDIA: Self =
+        Self { family: Family::Nvidia { capability: 90 }, products: Products::SimdgroupMatrix };
     /// The MSL test device with the common form of matrix products.
     pub const TEST: Self = Self { family: Family::Test, products: Products::SimdgroupMatrix };
 }

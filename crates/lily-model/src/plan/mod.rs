@@ -14,7 +14,7 @@ pub use buffers::{
     AttentionBuffers, GdnBuffers, LayerBuffers, MatrixBytes, MixerBuffers, Scratch, SessionBuffers,
     declare,
 };
-pub use shape::{config_matrix_bytes, model_shape};
+pub use shape::{config_matrix_bytes, config_matrix_formats, model_shape};
 
 /// Who chooses the next token of a decode step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use lily_kernels::gpu::MatrixFormat;
 use lily_kernels::{Mixer, ModelShape};
 
 use super::MatrixBytes;
@@ -49,49 +50,65 @@ pub fn config_matrix_bytes(config: &Config) -> MatrixBytes {
             }
         })
         .collect();
-    let sum = |prefix: &str, paths: &[&str]| -> u64 {
-        paths.iter().filter_map(|p| stored.get(&format!("{prefix}{p}"))).sum()
-    };
+    let bytes = |paths: Vec<String>| paths.iter().filter_map(|p| stored.get(p)).sum();
+    matrix_modules(config).map(|(name, paths)| (name, bytes(paths))).collect()
+}
+
+/// Device format of every weight matrix, from the configuration alone.
+pub fn config_matrix_formats(config: &Config) -> HashMap<String, MatrixFormat> {
+    let format =
+        |paths: Vec<String>| MatrixFormat::of_rows(paths.iter().map(|p| config.row_format(p)));
+    matrix_modules(config).map(|(name, paths)| (name, format(paths))).collect()
+}
+
+/// The weight matrices of a plan by buffer name, each with the stored tensors that it is made of.
+fn matrix_modules(config: &Config) -> impl Iterator<Item = (String, Vec<String>)> {
     let head = if config.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
-    let mut bytes = MatrixBytes::new();
-    bytes.insert("embed_tokens".into(), sum("", &["model.embed_tokens"]));
-    bytes.insert("lm_head".into(), sum("", &[head]));
-    for (layer, kind) in config.layer_types.iter().enumerate() {
-        let stem = format!("model.layers.{layer}.");
-        let mixer: [(&str, &[&str]); 2] = match kind {
-            LayerKind::FullAttention => [
-                ("attn_in", &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
-                ("attn_out", &["self_attn.o_proj"]),
-            ],
-            LayerKind::LinearAttention => [
-                (
-                    "gdn_in",
-                    &[
-                        "linear_attn.in_proj_qkv",
-                        "linear_attn.in_proj_z",
-                        "linear_attn.in_proj_b",
-                        "linear_attn.in_proj_a",
-                    ],
-                ),
-                ("gdn_out", &["linear_attn.out_proj"]),
-            ],
-        };
-        let experts: [(&str, &[&str]); 3] = [
-            ("router", &["mlp.gate", "mlp.shared_expert_gate"]),
+    let ends = [("embed_tokens", "model.embed_tokens"), ("lm_head", head)];
+    let ends = ends.into_iter().map(|(name, path)| (name.into(), vec![path.into()]));
+    let layers = config.layer_types.iter().enumerate().flat_map(|(layer, kind)| {
+        let of_layer = layer_modules(kind).into_iter().chain(MOE_MODULES);
+        of_layer.map(move |(name, paths)| {
+            let path = |p: &&str| format!("model.layers.{layer}.{p}");
+            (format!("layers.{layer}.{name}"), paths.iter().map(path).collect())
+        })
+    });
+    ends.chain(layers)
+}
+
+/// Matrices of a mixer.
+fn layer_modules(kind: &LayerKind) -> [(&'static str, &'static [&'static str]); 2] {
+    match kind {
+        LayerKind::FullAttention => [
+            ("attn_in", &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+            ("attn_out", &["self_attn.o_proj"]),
+        ],
+        LayerKind::LinearAttention => [
             (
-                "gate_up",
+                "gdn_in",
                 &[
-                    "mlp.switch_mlp.gate_proj",
-                    "mlp.switch_mlp.up_proj",
-                    "mlp.shared_expert.gate_proj",
-                    "mlp.shared_expert.up_proj",
+                    "linear_attn.in_proj_qkv",
+                    "linear_attn.in_proj_z",
+                    "linear_attn.in_proj_b",
+                    "linear_attn.in_proj_a",
                 ],
             ),
-            ("down", &["mlp.switch_mlp.down_proj", "mlp.shared_expert.down_proj"]),
-        ];
-        for (name, paths) in mixer.into_iter().chain(experts) {
-            bytes.insert(format!("layers.{layer}.{name}"), sum(&stem, paths));
-        }
+            ("gdn_out", &["linear_attn.out_proj"]),
+        ],
     }
-    bytes
 }
+
+/// Matrices of a mixture of experts.
+const MOE_MODULES: [(&str, &[&str]); 3] = [
+    ("router", &["mlp.gate", "mlp.shared_expert_gate"]),
+    (
+        "gate_up",
+        &[
+            "mlp.switch_mlp.gate_proj",
+            "mlp.switch_mlp.up_proj",
+            "mlp.shared_expert.gate_proj",
+            "mlp.shared_expert.up_proj",
+        ],
+    ),
+    ("down", &["mlp.switch_mlp.down_proj", "mlp.shared_expert.down_proj"]),
+];

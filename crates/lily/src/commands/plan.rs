@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use lily_kernels::SessionShape;
+use lily_kernels::gpu::{Target, add_entries};
 use lily_model::Config;
 use lily_model::plan::{
-    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape,
-    splits,
+    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, config_matrix_formats,
+    declare, model_shape, splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
@@ -54,7 +55,16 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         row[control::COUNT] = tokens as i32;
     }
     let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % shape.vocab as i32).collect();
-    let table = PlanTable::new(&plan, &Live::new(plan.step(), &control_rows, &prompt, None));
+    let live = Live::new(plan.step(), &control_rows, &prompt, None);
+    let mut table = PlanTable::new(&plan, &live);
+    let target = match args.device {
+        PlanDevice::Cpu => None,
+        PlanDevice::Metal => Some(Target::APPLE),
+        PlanDevice::Cuda => Some(Target::NVIDIA),
+    };
+    if let Some(target) = target {
+        add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
+    }
     if args.json {
         print_json(&table)?;
     } else {

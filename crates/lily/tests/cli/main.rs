@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod doctor;
 mod failures;
 mod files;
 mod output;

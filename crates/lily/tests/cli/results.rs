@@ -123,6 +123,15 @@ fn plan_reports_the_documented_fields() {
         "writes",
     ];
     assert!(list.iter().all(|launch| fields(launch) == row));
+    for device in ["metal", "cuda"] {
+        let list = lily(&[&plan[..], &["--json", "--for", device]].concat()).json()["list"].clone();
+        let mut row = [&row[..], &["constants", "function", "grid_used", "threads_used"]].concat();
+        row.sort_unstable();
+        for launch in list.as_array().unwrap() {
+            assert_eq!(fields(launch), row, "{device}");
+            assert!(launch["threads_used"].as_u64().unwrap() >= 32, "{launch}");
+        }
+    }
     let launches = |more: &[&str]| {
         let all = [&plan[..], &["--json", "--for", "metal"], more].concat();
         lily(&all).json()["launches"].clone()
@@ -130,6 +139,11 @@ fn plan_reports_the_documented_fields() {
     assert_eq!(launches(&["--fuse", "topk,prepare,short", "--position", "200"]), 243);
     assert_eq!(launches(&["--step", "prefill", "--tokens", "2048"]), 463);
     assert_eq!(launches(&["--batch", "8"]), 303);
+    let text = lily(&[&plan[..], &["--for", "cuda"]].concat()).stdout;
+    assert!(text.lines().next().unwrap().ends_with(" | function grid threads constants"), "{text}");
+    let launch = text.lines().find(|line| line.contains(" router.0 ")).unwrap();
+    let chosen = launch.rsplit_once(" | ").unwrap().1;
+    assert!(chosen.starts_with("router ") && chosen.contains(" BITS=8 "), "{launch}");
     let text = lily(&["plan", "-m", &golden("heads"), "--bandwidth", "100"]);
     assert!(text.stdout.starts_with("index stage kernel"), "{text:?}");
     assert!(text.stdout.contains("\nat 100 GB/s the bytes take at least "), "{text:?}");

@@ -9,6 +9,8 @@ mod portable;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+
 use half::bf16;
 
 /// An instruction set with its own bodies.
@@ -20,6 +22,16 @@ pub enum Level {
     /// AVX2 with FMA and F16C: x86-64 machines since 2013.
     #[cfg(target_arch = "x86_64")]
     Avx2Fma,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Portable => "plain Rust",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2Fma => "AVX2 with FMA and F16C",
+        })
+    }
 }
 
 /// The instruction set in use. Holding a level proves that this machine has it.

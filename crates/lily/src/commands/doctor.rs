@@ -1,0 +1,126 @@
+//! `lily doctor`: what this machine has, and every kernel against its reference.
+
+mod machine;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use lily_kernels::conformance::{Bar, cases_in, measure, smallest_of_each_kind};
+use lily_kernels::table::{self, KERNELS, Kernel};
+use lily_plan::Device;
+use serde::Serialize;
+
+use crate::args::DoctorArgs;
+use crate::output::{print, print_json};
+use machine::{Machine, Patient};
+
+/// What was found.
+#[derive(Serialize)]
+struct Report {
+    device: &'static str,
+    machine: Machine,
+    kernels: Vec<Row>,
+    /// Kernels that are not ok.
+    failed: usize,
+}
+
+/// A kernel.
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    ok: bool,
+    cases: usize,
+    failed_cases: usize,
+    /// Largest relative rms difference from the reference, of the cases that agree.
+    worst_error: f64,
+    /// The first case that failed, and why.
+    reason: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let Patient { name, mut device, bar, machine } = machine::open(args.device)?;
+    if !args.json {
+        print(format_args!(
+            "{:21} {name}\n{machine}\n{:21} {:>5} {:>12}\n",
+            "device", "kernel", "cases", "worst error"
+        ))?;
+    }
+    let mut kernels = Vec::new();
+    for kernel in KERNELS {
+        let row = examine(device.as_mut(), kernel, bar, args.full);
+        if !args.json {
+            print(line(&row))?;
+        }
+        kernels.push(row);
+    }
+    let failed = kernels.iter().filter(|row| !row.ok).count();
+    if args.json {
+        print_json(&Report { device: name, machine, kernels, failed })?;
+    } else if failed == 0 {
+        print(format_args!("all {} kernels agree with their references\n", kernels.len()))?;
+    } else {
+        print(format_args!("{failed} of {} kernels failed\n", kernels.len()))?;
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the cases of a kernel: all, or the smallest of each kind.
+fn examine(device: &mut dyn Device, kernel: &Kernel, bar: Bar, full: bool) -> Row {
+    let all = cases_in(bar.precision(), || table::cases_of(|other| other.name == kernel.name));
+    let cases = if full { all } else { smallest_of_each_kind(all) };
+    let mut row = Row {
+        name: kernel.name,
+        ok: false,
+        cases: cases.len(),
+        failed_cases: 0,
+        worst_error: 0.0,
+        reason: None,
+    };
+    for case in &cases {
+        match measure(device, case, bar) {
+            Ok(error) => row.worst_error = row.worst_error.max(error),
+            Err(reason) => {
+                row.failed_cases += 1;
+                row.reason.get_or_insert_with(|| format!("{}: {reason}", case.name));
+            }
+        }
+    }
+    // A kernel without a case was not looked at.
+    row.ok = row.failed_cases == 0 && row.cases > 0;
+    row
+}
+
+fn line(row: &Row) -> String {
+    let verdict = match &row.reason {
+        None if row.ok => "ok".into(),
+        None => "FAILED: it has no case".into(),
+        Some(reason) => format!("FAILED: {} cases, first {reason}", row.failed_cases),
+    };
+    format!("{:21} {:5} {:12.1e}  {verdict}\n", row.name, row.cases, row.worst_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_plan::Interpreter;
+
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_a_device_lacks_fails_with_its_reason() {
+        let reference = |name: &str| match name {
+            "topk" => None,
+            name => table::reference(name),
+        };
+        let mut device = Interpreter::new(reference, Bar::Exact.precision(), false);
+        let row = |name, device: &mut Interpreter| {
+            examine(device, table::find(name).expect("a kernel"), Bar::Exact, false)
+        };
+        let good = row("router", &mut device);
+        assert!(good.ok && good.cases > 0 && good.reason.is_none());
+        assert!(line(&good).ends_with("ok\n"));
+        let bad = row("topk", &mut device);
+        assert!(!bad.ok && bad.failed_cases == bad.cases && bad.cases > 0);
+        assert!(line(&bad).contains("FAILED: ") && line(&bad).contains("topk ("), "{}", line(&bad));
+    }
+}
