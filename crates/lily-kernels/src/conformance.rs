@@ -377,25 +377,6 @@ fn poison(contents: &Contents, keep: &[bool]) -> Contents {
     }
 }
 
-fn same(a: &Contents, b: &Contents, element: usize) -> bool {
-    match (a, b) {
-        (Contents::Float(a), Contents::Float(b)) => a[element].to_bits() == b[element].to_bits(),
-        (Contents::Int(a), Contents::Int(b)) => a[element] == b[element],
-        _ => true,
-    }
-}
-
-fn poison(contents: &Contents, keep: &[bool]) -> Contents {
-    match contents {
-        Contents::Weight => Contents::Weight,
-        Contents::Float(v) => Contents::Float(
-            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { f32::NAN }).collect(),
-        ),
-        Contents::Int(v) => Contents::Int(
-            v.iter().zip(keep).map(|(&v, &k)| if k { v } else { i32::MIN / 3 }).collect(),
-        ),
-    }
-}
 
 #[cfg(test)]
 mod tests {
