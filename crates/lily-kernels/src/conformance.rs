@@ -377,7 +377,6 @@ fn poison(contents: &Contents, keep: &[bool]) -> Contents {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
