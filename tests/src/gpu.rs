@@ -15,12 +15,11 @@ use crate::{Golden, argmax, relative_rms};
 /// Makes a device.
 pub type Make<'a> = &'a dyn Fn() -> Box<dyn Device>;
 
-/// Largest relative rms of all logits of a golden model with bfloat16 inputs and cache: 1.3 times what an
-/// emulation of these roundings in plain code gives (tests/golden/README.md), which is no more exact.
-const WHOLE_MODEL: [(&str, f64); 5] =
-    [("heads", 0.047), ("generic", 0.024), ("odd", 0.038), ("raw", 0.026), ("mixed", 0.024)];
+/// Largest relative rms of all logits of a golden model with bfloat16 inputs and cache. An emulation of these
+/// roundings in plain code gives 1.8 % to 3.6 % (tests/golden/README.md).
+const WHOLE_MODEL: f64 = 0.03;
 
-/// Largest relative rms of the residual stream after one layer.
+/// Largest relative rms of the residual stream behind one layer, given the recorded one in front of it.
 const LAYER: f64 = 0.01;
 
 /// Gap of the two best logits from which on a choice must not change.
@@ -72,9 +71,9 @@ pub fn golden_logits(name: &str, make: Make<'_>) {
         want.extend_from_slice(logits);
         engine.close(sequence);
     }
-    let bar = WHOLE_MODEL.iter().find(|(n, _)| *n == name).expect("a golden model").1;
     let error = relative_rms(&got, &want);
-    assert!(error <= bar, "{name}: relative rms {error:.4}, allowed {bar}");
+    println!("{name}: relative rms of the logits {error:.4}");
+    assert!(error <= WHOLE_MODEL, "{name}: relative rms {error:.4}, allowed {WHOLE_MODEL}");
     let (mut clear, mut same) = (0usize, 0usize);
     for (got, want) in got.chunks(vocab).zip(want.chunks(vocab)) {
         let best = argmax(want);

@@ -217,7 +217,12 @@ impl Device for CudaDevice {
         self.memory.clear();
         self.formats.clear();
         self.buffers = buffers.clone();
-        let mut uploader = Uploader::new(&self.gpu)?;
+        let bytes = |weight: &Weight| match weight {
+            Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes(),
+            Weight::Vector(_) => 0,
+        };
+        let largest = weights.values().map(bytes).max().unwrap_or(0);
+        let mut uploader = Uploader::new(&self.gpu, largest)?;
         for (_, buffer) in buffers.iter() {
             let weight = match buffer.kind {
                 BufferKind::Weight => weights.remove(&buffer.name),

@@ -11,13 +11,14 @@ use lily_plan::WeightMatrix;
 use crate::driver::{DeviceMemory, Event, Gpu, PinnedMemory};
 use crate::error::CudaError;
 
-/// Bytes of one staging buffer.
+/// Bytes of one staging buffer, if the largest matrix has as many.
 const STAGE_BYTES: usize = 64 << 20;
 
 /// Uploads matrices one after the other.
 pub(crate) struct Uploader {
     gpu: Arc<Gpu>,
     stages: [Stage; 2],
+    stage_bytes: usize,
     turn: usize,
     threads: usize,
 }
@@ -29,12 +30,14 @@ struct Stage {
 }
 
 impl Uploader {
-    /// An uploader with its staging buffers.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, CudaError> {
-        let stage = || Ok(Stage { memory: gpu.pinned(STAGE_BYTES)?, copied: None });
+    /// An uploader with its staging buffers, for matrices of at most `largest` bytes in device memory.
+    pub fn new(gpu: &Arc<Gpu>, largest: usize) -> Result<Self, CudaError> {
+        let stage_bytes = largest.min(STAGE_BYTES);
+        let stage = || Ok(Stage { memory: gpu.pinned(stage_bytes)?, copied: None });
         Ok(Self {
             gpu: gpu.clone(),
             stages: [stage()?, stage()?],
+            stage_bytes,
             turn: 0,
             threads: thread::available_parallelism().map_or(1, |n| n.get()),
         })
@@ -48,7 +51,13 @@ impl Uploader {
         to: &mut DeviceMemory,
     ) -> Result<(), CudaError> {
         let layout = format.layout(matrix);
-        let rows_at_once = (STAGE_BYTES / layout.row_bytes()).max(1);
+        let rows_at_once = self.stage_bytes / layout.row_bytes();
+        assert!(
+            rows_at_once > 0,
+            "a row has {} bytes, a stage {}",
+            layout.row_bytes(),
+            self.stage_bytes
+        );
         let mut first = 0;
         while first < layout.rows {
             let rows = first..(first + rows_at_once).min(layout.rows);

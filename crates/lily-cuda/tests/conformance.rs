@@ -1,23 +1,52 @@
 //! Every kernel on an NVIDIA GPU against its reference; reported as skipped where there is none.
 
+use std::collections::BTreeSet;
+
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_kernels::conformance::{Bar, check_all};
+use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, check, real_shape};
+use lily_kernels::table;
 
-#[test]
-fn every_kernel_agrees_with_its_reference() {
-    let options = || CudaOptions {
+/// Checks cases on one device, so that a kernel is compiled once.
+fn check_all(cases: Vec<Case>) {
+    let mut device = match CudaDevice::new(CudaOptions {
         nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
         cache: Compiler::default_cache(),
         ..CudaOptions::default()
-    };
-    match CudaDevice::new(options()) {
-        Ok(device) => println!("on {}", device.info().name),
+    }) {
+        Ok(device) => device,
         Err(error @ (CudaError::NoDriver | CudaError::NoGpu { .. })) => {
             println!("skipped: {error}");
             return;
         }
         Err(error) => panic!("{error}"),
+    };
+    println!("{} cases on {}", cases.len(), device.info().name);
+    let mut failures = Vec::new();
+    let mut kernels = BTreeSet::new();
+    for case in &cases {
+        let kernel = case.plan.launches()[0].kernel;
+        if kernels.insert(kernel) {
+            println!("{kernel}");
+        }
+        if let Err(reason) = check(&mut device, case, Bar::Bf16) {
+            println!("{}: {reason}", case.name);
+            failures.push(format!("{}: {reason}", case.name));
+        }
     }
-    check_all(Bar::Bf16, || Box::new(CudaDevice::new(options()).expect("the GPU opens again")));
+    assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
+    assert_eq!(kernels.len(), table::KERNELS.len(), "only {kernels:?} have cases");
+}
+
+#[test]
+fn every_kernel_agrees_with_its_reference() {
+    check_all(cases_in(Bar::Bf16.precision(), table::cases));
+}
+
+/// The references are plain loops over 25 million weights: minutes.
+#[test]
+#[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
+fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
+    let build = || cases_at(vec![real_shape()], table::cases);
+    check_all(cases_in(Bar::Bf16.precision(), build));
 }

@@ -4,7 +4,7 @@
 //! what the reference writes, within a stated tolerance and nothing else; that memory outside of the
 //! declared exact reads changes nothing; and that two runs agree bit for bit.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::table;
 mod builder;
 mod face;
 
-pub use builder::{CaseBuilder, decode_steps, prefill_steps, small_shapes};
+pub use builder::{CaseBuilder, decode_steps, prefill_steps, real_shape, small_shapes};
 pub use face::{run_face, run_reference};
 
 /// Largest relative rms difference of any written buffer.
@@ -95,12 +95,22 @@ impl Bar {
 }
 
 thread_local! {
+    /// Empty: the small shapes.
+    static CASE_SHAPES: RefCell<Vec<ModelShape>> = const { RefCell::new(Vec::new()) };
     static CASE_PRECISION: Cell<Precision> = const { Cell::new(Precision::EXACT) };
 }
 
 /// Element types of the cases that are being built.
 fn case_precision() -> Precision {
     CASE_PRECISION.get()
+}
+
+/// The cases that `build` makes, at these dimensions instead of [`small_shapes`].
+pub fn cases_at(shapes: Vec<ModelShape>, build: impl FnOnce() -> Vec<Case>) -> Vec<Case> {
+    let before = CASE_SHAPES.replace(shapes);
+    let cases = build();
+    CASE_SHAPES.set(before);
+    cases
 }
 
 /// The cases that `build` makes, with buffers and arguments for these element types.

@@ -8,25 +8,33 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lily_kernels::conformance::{Bar, Case, cases_in, check, run};
+use lily_kernels::ModelShape;
+use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, check, real_shape, run};
 use lily_kernels::table::{self, KERNELS, Kernel};
 use lily_msl_test::{MslOptions, MslTestDevice};
 
 #[test]
 fn every_text_agrees_with_its_reference_in_both_orders() {
-    check_all(false);
+    check_all(false, Vec::new());
+}
+
+#[test]
+#[ignore = "takes many minutes: scripts/check-full long"]
+fn every_text_agrees_with_its_reference_at_the_real_models_shapes() {
+    check_all(false, vec![real_shape()]);
 }
 
 /// A race is found in any order: the cases take turns.
 #[test]
 fn every_text_passes_the_checks_of_memory_and_races() {
-    check_all(true);
+    check_all(true, Vec::new());
 }
 
 /// Failures of a kernel that are written out.
 const SHOWN: usize = 4;
 
-fn check_all(checked: bool) {
+/// Cases at these dimensions, or at the small ones if there are none.
+fn check_all(checked: bool, shapes: Vec<ModelShape>) {
     let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
     let named = |kernel: &str| filter.is_empty() || filter.split(',').any(|name| name == kernel);
     let (with_text, without): (Vec<_>, Vec<_>) =
@@ -34,7 +42,7 @@ fn check_all(checked: bool) {
     assert!(!with_text.is_empty(), "no kernel with a Metal text is named {filter}");
     let mut failures = Vec::new();
     for kernel in with_text {
-        failures.extend(check_kernel(kernel, checked));
+        failures.extend(check_kernel(kernel, checked, &shapes));
     }
     for kernel in without {
         println!("{} has no Metal text", kernel.name);
@@ -42,10 +50,10 @@ fn check_all(checked: bool) {
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
-fn check_kernel(kernel: &Kernel, checked: bool) -> Vec<String> {
+fn check_kernel(kernel: &Kernel, checked: bool, shapes: &[ModelShape]) -> Vec<String> {
     let build = if checked { "checked" } else { "fast" };
     let start = Instant::now();
-    let build_cases = || table::cases_of(|k| k.name == kernel.name);
+    let build_cases = || cases_at(shapes.to_vec(), || table::cases_of(|k| k.name == kernel.name));
     let cases = cases_in(Bar::Bf16.precision(), build_cases);
     let failures = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
