@@ -259,6 +259,18 @@ fn a_server_that_cannot_continue_sends_all_again() {
     assert_whole(&pulled.folder);
 }
 
+/// Much arrives each time, but never more than before: it gives up all the same.
+#[test]
+fn a_server_that_always_starts_anew_is_not_asked_for_ever() {
+    let place = Place::new(Repository::new(model()));
+    let options = PullOptions { retries: 2, ..place.options.clone() };
+    let place = Place { options, ..place };
+    place.hub.fail(ONE, &[Fault::Restart(1_500_000); 9]);
+    assert!(matches!(place.pull(), Err(HubError::BrokeOff { .. })));
+    // The first time it comes further than before; then two more tries.
+    assert_eq!(place.hub.asked().iter().filter(|(name, _)| name == ONE).count(), 3);
+}
+
 #[test]
 fn a_file_with_a_wrong_hash_is_deleted_and_named() {
     for (name, content, large) in

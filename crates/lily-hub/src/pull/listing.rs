@@ -124,7 +124,8 @@ impl Listing {
     /// Checks the hub's answer: names and hashes become paths.
     fn of(id: &ModelId, host: String, info: Info) -> Result<Self, String> {
         if !is_hex(&info.sha, 40) {
-            return Err(format!("its commit is `{}`, expected 40 hexadecimal digits", info.sha));
+            let found = brief(&info.sha);
+            return Err(format!("its commit is `{found}`, expected 40 hexadecimal digits"));
         }
         let mut files = BTreeMap::new();
         for sibling in info.siblings {
@@ -140,14 +141,30 @@ impl Listing {
                 _ => {
                     return Err(format!(
                         "it lists no size and hash of {}, which a download is checked against",
-                        sibling.rfilename
+                        brief(&sibling.rfilename)
                     ));
                 }
             };
+            if size > MAX_FILE_BYTES {
+                let name = brief(&sibling.rfilename);
+                return Err(format!("it lists {size} bytes for {name}, more than any model has"));
+            }
             let file = RemoteFile { name: sibling.rfilename.clone(), size, hash };
             files.insert(sibling.rfilename, file);
         }
         Ok(Self { name: id.name().into(), host, commit: info.sha, files })
+    }
+}
+
+/// Larger than any file of a model, and so small that the sizes of a list can be added up.
+const MAX_FILE_BYTES: u64 = 1 << 44;
+
+/// The beginning of a text of the hub, for a message.
+fn brief(text: &str) -> String {
+    const MOST: usize = 100;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into(),
     }
 }
 
@@ -166,6 +183,26 @@ mod tests {
 
     fn of(text: &str) -> Result<Listing, String> {
         Listing::of(&"a/b".parse().unwrap(), "hub".into(), serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn sizes_that_no_file_has_and_endless_texts_are_refused_in_few_words() {
+        let (commit, git) = ("1".repeat(40), "2".repeat(40));
+        let text = |name: &str, size: u64| {
+            format!(
+                r#"{{"sha": "{commit}", "siblings": [
+                    {{"rfilename": "{name}", "size": {size}, "blobId": "{git}"}}]}}"#
+            )
+        };
+        assert!(of(&text("config.json", MAX_FILE_BYTES)).is_ok());
+        for size in [MAX_FILE_BYTES + 1, u64::MAX] {
+            let reason = of(&text("config.json", size)).unwrap_err();
+            assert!(reason.contains(&format!("{size} bytes for config.json")), "{reason}");
+        }
+        let long = "x".repeat(1 << 20);
+        assert!(of(&text(&long, u64::MAX)).unwrap_err().len() < 300);
+        let sha = format!(r#"{{"sha": "{long}", "siblings": []}}"#);
+        assert!(of(&sha).unwrap_err().len() < 300);
     }
 
     #[test]

@@ -90,14 +90,16 @@ impl Transfer<'_> {
         let mut got = Got { received: 0, resumed: partial.bytes };
         report(partial.bytes);
         let mut tries = 0;
+        // Not what was received: a server that always starts anew would be asked for ever.
+        let mut furthest = partial.bytes;
         while partial.bytes < self.file.size {
-            let before = got.received;
             match self.attempt(&mut partial, &mut got, report) {
                 Ok(()) => {}
                 Err(Trouble::Final(error)) => return Err(error),
                 Err(Trouble::Passing(problem)) => {
-                    if got.received - before >= A_LOT {
+                    if partial.bytes >= furthest + A_LOT {
                         tries = 0;
+                        furthest = partial.bytes;
                     }
                     if tries == self.options.retries {
                         return Err(self.broke_off(&partial, problem));

@@ -25,6 +25,8 @@ pub enum Fault {
     Damage,
     /// The whole file, whatever was asked for.
     IgnoreRange,
+    /// So many bytes from the start, whatever was asked for.
+    Restart(usize),
     /// Another status.
     Status(u16),
     /// One byte more than the list says.
@@ -146,7 +148,9 @@ impl Hub {
             return;
         }
         let _ = match fault {
-            Some(Fault::Cut(at)) => stream.write_all(&body[..at.min(body.len())]),
+            Some(Fault::Cut(at) | Fault::Restart(at)) => {
+                stream.write_all(&body[..at.min(body.len())])
+            }
             Some(Fault::Stall(at)) => {
                 let sent = stream.write_all(&body[..at.min(body.len())]);
                 thread::sleep(Duration::from_secs(600));
@@ -304,7 +308,10 @@ fn content(all: &[u8], headers: &str, request: &Request, fault: Option<Fault>) -
         Some(Fault::Longer) => all.push(0),
         _ => {}
     }
-    let range = request.range.as_deref().filter(|_| fault != Some(Fault::IgnoreRange));
+    let range = request
+        .range
+        .as_deref()
+        .filter(|_| !matches!(fault, Some(Fault::IgnoreRange | Fault::Restart(_))));
     let range = range.and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
     let Some((start, end)) = range else {
         let (head, body, _) = whole(200, headers, all);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 
 use super::ModelArgs;
 
@@ -21,14 +22,15 @@ pub struct BenchArgs {
         long,
         value_delimiter = ',',
         value_name = "LIST",
-        default_value = "256,512,1024,2048,4096,8192,16384,32768,65536,131072"
+        default_value = "256,512,1024,2048,4096,8192,16384,32768,65536,131072",
+        value_parser = count(1 << 23)
     )]
     pub lengths: Vec<usize>,
     /// Tokens to decode after each prompt.
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = count(1 << 22))]
     pub decode: usize,
     /// Measurements of each length; the median counts.
-    #[arg(long, default_value_t = 5, value_name = "N")]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = count(1000))]
     pub reps: usize,
     /// Print the time of every kernel, for a decode step and a prefill chunk after the longest prompt.
     #[arg(long)]
@@ -36,4 +38,9 @@ pub struct BenchArgs {
     /// Also write the figures to this file as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// A number from 1 to `most`; lengths and tokens together stay below the longest context.
+fn count(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::ModelArgs;
+use super::{ModelArgs, context};
 
 /// `lily serve`.
 #[derive(Args)]
@@ -17,7 +17,7 @@ pub struct ServeArgs {
     #[arg(long, default_value_t = 8080)]
     pub port: u16,
     /// Positions of the context: prompt and answer together.
-    #[arg(long, default_value_t = 4096, value_name = "TOKENS")]
+    #[arg(long, default_value_t = 4096, value_name = "TOKENS", value_parser = context())]
     pub ctx: usize,
     /// Name of the model in the API; without it, the folder's name or that on the hub.
     #[arg(long, value_name = "NAME")]

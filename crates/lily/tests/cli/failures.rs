@@ -31,6 +31,9 @@ fn wrong_usage_exits_with_2() {
     lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
     lily(&["eval", "-m", &model]).assert_usage("--reference");
     lily(&["eval", "--reference", &model]).assert_usage("--model <FOLDER|ORG/NAME>");
+    lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
+    lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
+    lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
 }
 
 #[test]
@@ -221,4 +224,10 @@ fn messages_that_cannot_be_written_do_not_change_the_exit_code() {
         program().args(args).stderr(full()).output().unwrap().status.code()
     };
     assert_eq!((run("1,2"), run("1,99999")), (Some(0), Some(1)));
+}
+
+#[test]
+fn a_bench_does_not_measure_for_a_file_that_cannot_be_written() {
+    let outcome = lily(&["bench", "--preset", "tiny", "--json", "/nonexistent/bench.json"]);
+    outcome.assert_fails("cannot write /nonexistent/bench.json");
 }
