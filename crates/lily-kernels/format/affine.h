@@ -18,18 +18,6 @@ METAL_FUNC const device uint* matrix_pairs(const device uint4* matrix) {
 // The bits under the mask as a float, without a conversion: 2^23 + bits is exact for bits below 2^23.
 METAL_FUNC float masked(uint bits, uint mask) { return as_type<float>((bits & mask) | 0x4b000000u) - 8388608.0f; }
 
-// Eight bfloats.
-METAL_FUNC void unpack_bfloats(uint4 word, thread float* values) {
-    values[0] = low_bfloat(word.x);
-    values[1] = high_bfloat(word.x);
-    values[2] = low_bfloat(word.y);
-    values[3] = high_bfloat(word.y);
-    values[4] = low_bfloat(word.z);
-    values[5] = high_bfloat(word.z);
-    values[6] = low_bfloat(word.w);
-    values[7] = high_bfloat(word.w);
-}
-
 // Codes (16 bits: weights) of block `block` of a word, each times the power of two that it stands at.
 // scale_block takes the powers out, from the codes or from what they are multiplied with.
 METAL_FUNC void unpack_block(uint4 word, uint block, thread float* codes) {

@@ -22,15 +22,3 @@ METAL_FUNC uint blocks(uint length, uint splits) {
     const uint keys = block_keys(length, splits);
     return (length + keys - 1) / keys;
 }
-
-// The eight bfloats of a 16-byte word.
-METAL_FUNC void unpack_eight(uint4 word, thread float (&to)[8]) {
-    to[0] = low_bfloat(word.x);
-    to[1] = high_bfloat(word.x);
-    to[2] = low_bfloat(word.y);
-    to[3] = high_bfloat(word.y);
-    to[4] = low_bfloat(word.z);
-    to[5] = high_bfloat(word.z);
-    to[6] = low_bfloat(word.w);
-    to[7] = high_bfloat(word.w);
-}

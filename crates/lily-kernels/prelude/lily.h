@@ -43,6 +43,17 @@ METAL_FUNC uint row_position(const device int* control, constant StepArgs& step,
 // The two bfloats of a word.
 METAL_FUNC float low_bfloat(uint word) { return as_type<float>(word << 16); }
 METAL_FUNC float high_bfloat(uint word) { return as_type<float>(word & 0xffff0000u); }
+// The eight bfloats of a 16-byte word.
+METAL_FUNC void unpack_bfloats(uint4 word, thread float* values) {
+    values[0] = low_bfloat(word.x);
+    values[1] = high_bfloat(word.x);
+    values[2] = low_bfloat(word.y);
+    values[3] = high_bfloat(word.y);
+    values[4] = low_bfloat(word.z);
+    values[5] = high_bfloat(word.z);
+    values[6] = low_bfloat(word.w);
+    values[7] = high_bfloat(word.w);
+}
 METAL_FUNC uint bfloat_pair(float low, float high) { return as_type<uint>(bfloat2(float2(low, high))); }
 
 METAL_FUNC float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }

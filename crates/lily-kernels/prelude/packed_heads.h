@@ -80,7 +80,7 @@ METAL_FUNC float score_keys(thread const float (&q)[HEADS][8], thread const Rows
 #pragma unroll
     for (uint u = 0; u < KEYS; u++) {
         float key[8];
-        unpack_eight(keys.word[u], key);
+        unpack_bfloats(keys.word[u], key);
 #pragma unroll
         for (uint h = 0; h < HEADS; h++) {
             float sum = q[h][0] * key[0];
@@ -130,7 +130,7 @@ METAL_FUNC void take_values(thread Softmax& softmax, float score, thread const R
 #pragma unroll
     for (uint u = 0; u < KEYS; u++) {
         float value[8];
-        unpack_eight(values.word[u], value);
+        unpack_bfloats(values.word[u], value);
 #pragma unroll
         for (uint h = 0; h < HEADS; h++) {
             const float factor = simd_shuffle(weight, ushort((h * KEYS + u) * SAME));
@@ -173,7 +173,7 @@ template <typename Words>
 METAL_FUNC void load_queries(thread float (&q)[HEADS][8], Words words, uint heads, uint lane) {
 #pragma unroll
     for (uint h = 0; h < HEADS; h++) {
-        unpack_eight(h < heads && lane < WORDS ? words[h * WORDS + lane] : uint4(0), q[h]);
+        unpack_bfloats(h < heads && lane < WORDS ? words[h * WORDS + lane] : uint4(0), q[h]);
 #pragma unroll
         for (uint i = 0; i < 8; i++) {
             q[h][i] *= SCORE_SCALE;
