@@ -41,7 +41,7 @@ pub(crate) struct Limits {
     pub write: Duration,
 }
 
-/// Memory for what was read and not understood yet; also the longest head of a request.
+/// Memory for what was read and not understood yet. It bounds the head of a request, though not to the byte.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Pause after a failure to accept that is not the client's, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -68,7 +68,7 @@ fn in_shape(response: Response) -> Response {
 
 impl Guard {
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        // Only HTTP/1.0 has no such header, and no browser speaks that.
+        // Every browser sends it.
         let Some(value) = headers.get(header::HOST) else { return Ok(()) };
         let host = value.to_str().map(host_name).unwrap_or_default();
         // A page cannot be served under an address that it does not have.
