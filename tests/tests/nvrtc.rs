@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lily_cuda::CudaError;
 use lily_cuda::compiler::{Architecture, Compiler, Resources};
 use lily_kernels::conformance::{Bar, cases_in};
-use lily_kernels::gpu::{Entry, Family, GpuLaunch, MatrixFormat, Products, Source, Target};
+use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
 use lily_kernels::{SessionShape, table};
 use lily_model::Config;
 use lily_model::plan::{
@@ -70,17 +70,11 @@ impl Variants {
         if !wanted(launch.kernel) {
             return;
         }
-        let face = table::find(launch.kernel).and_then(|k| k.gpu).expect("every kernel has a text");
         for capability in CAPABILITIES {
             let family = Family::Nvidia { capability };
-            let view = GpuLaunch {
-                args: &launch.args,
-                grid: launch.grid,
-                threads: launch.threads,
-                formats,
-                target: Target { family, products: Products::SimdgroupMatrix },
-            };
-            let entry = (face.entry)(&view).expect("the shape is supported");
+            let target = Target { family, products: Products::SimdgroupMatrix };
+            let (face, entry) =
+                target.entry(launch, 0, formats).expect("every launch has an entry");
             let source = || Source::assemble(launch.kernel, &face, &entry);
             let Entry { function, constants, .. } = &entry;
             let key = Variant { function, constants: constants.clone(), capability };

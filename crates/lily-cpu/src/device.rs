@@ -5,8 +5,8 @@ use std::sync::Arc;
 use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
 use lily_kernels::table;
 use lily_plan::{
-    Binding, Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Plan, PlanId,
-    Precision, Weight, WeightMatrix, Weights, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Plan, PlanId, Precision,
+    Weight, WeightMatrix, Weights, check_plan, check_weights,
 };
 
 use crate::arena::Block;
@@ -172,17 +172,7 @@ impl Device for CpuDevice {
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        let same = |(a, b): ((BufferId, &Buffer), (BufferId, &Buffer))| {
-            a.1.element == b.1.element && a.1.shape == b.1.shape
-        };
-        let (declared, allocated) = (plan.buffers(), &self.buffers);
-        if declared.len() != allocated.len() || !declared.iter().zip(allocated.iter()).all(same) {
-            return Err(DeviceError::Usage(format!(
-                "the plan has {} buffers that are not the {} allocated ones; allocate the plan's",
-                declared.len(),
-                allocated.len()
-            )));
-        }
+        check_plan(plan, &self.buffers)?;
         let mut launches = Vec::new();
         for (index, launch) in plan.launches().iter().enumerate() {
             let kernel = table::find(launch.kernel).ok_or_else(|| DeviceError::MissingKernel {

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use lily_kernels::gpu::{Entry, Family, GpuLaunch, MatrixFormat, Products, Source, Target};
-use lily_kernels::table;
+use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
 use lily_plan::{
     Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime, Plan,
-    PlanId, Precision, Weight, Weights, check_weights,
+    PlanId, Precision, Weight, Weights, check_plan, check_weights,
 };
 
 use crate::compiler::{Architecture, Compiler};
@@ -112,28 +111,9 @@ impl CudaDevice {
     /// The function that serves a launch, and its complete source.
     fn entry(&self, plan: &Plan, index: usize) -> Result<(Entry, Source), DeviceError> {
         let launch = &plan.launches()[index];
-        let face = table::find(launch.kernel).and_then(|kernel| kernel.gpu).ok_or_else(|| {
-            DeviceError::MissingKernel {
-                device: NAME.into(),
-                kernel: launch.kernel.into(),
-                launch: index,
-            }
-        })?;
         let formats: Vec<Option<MatrixFormat>> =
             launch.bindings.iter().map(|b| self.formats[b.buffer.index()]).collect();
-        let view = GpuLaunch {
-            args: &launch.args,
-            grid: launch.grid,
-            threads: launch.threads,
-            formats: &formats,
-            target: self.target(),
-        };
-        let entry = (face.entry)(&view).map_err(|reason| DeviceError::Unsupported {
-            device: NAME.into(),
-            kernel: launch.kernel.into(),
-            launch: index,
-            reason: reason.to_string(),
-        })?;
+        let (face, entry) = self.target().entry(launch, index, &formats)?;
         let source = Source::assemble(launch.kernel, &face, &entry);
         Ok((entry, source))
     }
@@ -250,13 +230,7 @@ impl Device for CudaDevice {
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        if plan.buffers().len() != self.memory.len() {
-            return Err(DeviceError::Usage(format!(
-                "the plan has {} buffers, {} are allocated; allocate the plan's",
-                plan.buffers().len(),
-                self.memory.len()
-            )));
-        }
+        check_plan(plan, &self.buffers)?;
         let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
             .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lily_kernels::gpu::{GpuLaunch, MatrixFormat, Products, Source, Target};
-use lily_kernels::table;
+use lily_kernels::gpu::{MatrixFormat, Products, Source, Target};
 use lily_plan::{
     Buffer, BufferId, BufferKind, Buffers, Device, DeviceError, Launch, Plan, PlanId, Precision,
-    Weight, Weights, check_weights,
+    Weight, Weights, check_plan, check_weights,
 };
 
 use crate::compiler::{Build, CompileError, compile};
@@ -97,22 +96,10 @@ impl MslTestDevice {
     /// The entry of a launch and its complete source.
     fn source(&self, plan: &Plan, index: usize) -> Result<(Source, Geometry), DeviceError> {
         let launch = &plan.launches()[index];
-        let missing = || DeviceError::MissingKernel {
-            device: NAME.into(),
-            kernel: launch.kernel.into(),
-            launch: index,
-        };
-        let face = table::find(launch.kernel).and_then(|k| k.gpu).ok_or_else(missing)?;
         let formats: Vec<_> =
             launch.bindings.iter().map(|b| self.storage[b.buffer.index()].format).collect();
-        let gpu = GpuLaunch {
-            args: &launch.args,
-            grid: launch.grid,
-            threads: launch.threads,
-            formats: &formats,
-            target: Target { products: self.options.products, ..Target::TEST },
-        };
-        let entry = (face.entry)(&gpu).map_err(|e| unsupported(launch.kernel, index, e))?;
+        let target = Target { products: self.options.products, ..Target::TEST };
+        let (face, entry) = target.entry(launch, index, &formats)?;
         let geometry = Geometry { grid: entry.grid, threads: entry.threads };
         Ok((Source::assemble(launch.kernel, &face, &entry), geometry))
     }
@@ -281,17 +268,7 @@ impl Device for MslTestDevice {
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        let same = |(a, b): ((BufferId, &Buffer), (BufferId, &Buffer))| {
-            a.1.element == b.1.element && a.1.shape == b.1.shape
-        };
-        let (declared, allocated) = (plan.buffers(), &self.buffers);
-        if declared.len() != allocated.len() || !declared.iter().zip(allocated.iter()).all(same) {
-            return Err(DeviceError::Usage(format!(
-                "the plan has {} buffers that are not the {} allocated ones; allocate the plan's",
-                declared.len(),
-                allocated.len()
-            )));
-        }
+        check_plan(plan, &self.buffers)?;
         let indices = 0..plan.launches().len();
         let entries: Vec<_> =
             indices.map(|index| self.source(plan, index)).collect::<Result<_, _>>()?;

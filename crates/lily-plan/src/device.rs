@@ -291,6 +291,22 @@ pub fn write_i32(
     device.write(buffer, first * 4, bytemuck::cast_slice(values))
 }
 
+/// Checks that a plan is over the buffers that a device has allocated; used by devices when they compile.
+pub fn check_plan(plan: &Plan, allocated: &Buffers) -> Result<(), DeviceError> {
+    let same = |(a, b): ((BufferId, &Buffer), (BufferId, &Buffer))| {
+        a.1.element == b.1.element && a.1.shape == b.1.shape
+    };
+    let declared = plan.buffers();
+    if declared.len() == allocated.len() && declared.iter().zip(allocated.iter()).all(same) {
+        return Ok(());
+    }
+    Err(DeviceError::Usage(format!(
+        "the plan has {} buffers that are not the {} allocated ones; allocate the plan's",
+        declared.len(),
+        allocated.len()
+    )))
+}
+
 /// Checks that every weight buffer has a weight of its shape and that none is left over; used by
 /// devices when they allocate.
 pub fn check_weights(buffers: &Buffers, weights: &Weights) -> Result<(), DeviceError> {
@@ -318,5 +334,34 @@ fn fits(buffer: &Buffer, weight: &Weight) -> bool {
         }
         (Weight::Vector(v), Element::F32 | Element::Bf16) => v.len() == buffer.elements(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Step;
+
+    #[test]
+    fn a_plan_over_other_buffers_is_refused() {
+        let buffers = |shapes: &[(Element, usize)]| {
+            let mut table = Buffers::new();
+            for (i, &(element, size)) in shapes.iter().enumerate() {
+                table.add(BufferKind::Scratch, format!("b{i}"), element, [size]);
+            }
+            Arc::new(table)
+        };
+        let own = [(Element::F32, 4), (Element::Bf16, 8)];
+        let step = Step::Decode { batch: 1 };
+        let plan = Plan::new(step, buffers(&own), Vec::new()).expect("a plan without launches");
+        assert!(check_plan(&plan, &buffers(&own)).is_ok());
+        for other in [
+            vec![(Element::F32, 4)],
+            vec![(Element::F32, 4), (Element::Bf16, 9)],
+            vec![(Element::F32, 4), (Element::F32, 8)],
+        ] {
+            let error = check_plan(&plan, &buffers(&other)).unwrap_err().to_string();
+            assert!(error.starts_with("the plan has 2 buffers that are not the "), "{error}");
+        }
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use lily_plan::{DeviceError, EntryRow, Launch, Plan, PlanTable};
+use lily_plan::{DeviceError, EntryRow, Plan, PlanTable};
 
-use super::{Entry, Family, GpuLaunch, MatrixFormat, Target, Unsupported};
-use crate::table;
+use super::{MatrixFormat, Target};
 
 /// Fills in what `target` runs for each launch of `plan`; `formats` are the device formats of its
 /// weight matrices by buffer name.
@@ -21,12 +20,7 @@ pub fn add_entries(
     for (row, launch) in printed.list.iter_mut().zip(plan.launches()) {
         let format = |b: &lily_plan::Binding| formats.get(&plan.buffers().get(b.buffer).name);
         let formats: Vec<_> = launch.bindings.iter().map(|b| format(b).copied()).collect();
-        let entry = entry(launch, &formats, target).map_err(|e| DeviceError::Unsupported {
-            device: target.family.device().into(),
-            kernel: launch.kernel.into(),
-            launch: row.index,
-            reason: e.to_string(),
-        })?;
+        let (_, entry) = target.entry(launch, row.index, &formats)?;
         row.entry = Some(EntryRow {
             function: entry.function,
             constants: entry.constants.into_iter().collect(),
@@ -35,31 +29,4 @@ pub fn add_entries(
         });
     }
     Ok(())
-}
-
-fn entry(
-    launch: &Launch,
-    formats: &[Option<MatrixFormat>],
-    target: Target,
-) -> Result<Entry, Unsupported> {
-    let face = table::find(launch.kernel).and_then(|kernel| kernel.gpu);
-    let face = face.ok_or_else(|| Unsupported("the kernel has no Metal text".into()))?;
-    (face.entry)(&GpuLaunch {
-        args: &launch.args,
-        grid: launch.grid,
-        threads: launch.threads,
-        formats,
-        target,
-    })
-}
-
-impl Family {
-    /// The device that runs it, as it is named in messages.
-    fn device(self) -> &'static str {
-        match self {
-            Self::Apple => "metal",
-            Self::Nvidia { .. } => "cuda",
-            Self::Test => "msl-test",
-        }
-    }
 }

@@ -19,11 +19,15 @@ mod structs;
 pub(crate) mod tiles;
 pub mod translate;
 
+use lily_plan::{DeviceError, Launch};
+
 pub use listing::add_entries;
 pub use matrix::MatrixFormat;
 pub use source::{HEADERS, Source};
 pub(crate) use structs::msl_struct;
 pub use structs::{Field, MslStruct};
+
+use crate::table;
 
 /// The GPU face of a kernel.
 #[derive(Clone, Copy)]
@@ -105,7 +109,53 @@ pub enum Products {
     TensorOperations,
 }
 
+impl Family {
+    /// The device that runs it, as it is named in messages.
+    fn device(self) -> &'static str {
+        match self {
+            Self::Apple => "metal",
+            Self::Nvidia { .. } => "cuda",
+            Self::Test => "msl-test",
+        }
+    }
+}
+
 impl Target {
+    /// The face of a launch's kernel and the function that serves the launch. `index` is its place in the
+    /// plan; `formats` are the device formats of its bindings that are matrices.
+    ///
+    /// # Errors
+    /// [`DeviceError::MissingKernel`] and [`DeviceError::Unsupported`], which name the kernel.
+    pub fn entry(
+        self,
+        launch: &Launch,
+        index: usize,
+        formats: &[Option<MatrixFormat>],
+    ) -> Result<(GpuFace, Entry), DeviceError> {
+        let (device, kernel) = (self.family.device(), launch.kernel);
+        let face = table::find(kernel).and_then(|kernel| kernel.gpu).ok_or_else(|| {
+            DeviceError::MissingKernel {
+                device: device.into(),
+                kernel: kernel.into(),
+                launch: index,
+            }
+        })?;
+        let entry = (face.entry)(&GpuLaunch {
+            args: &launch.args,
+            grid: launch.grid,
+            threads: launch.threads,
+            formats,
+            target: self,
+        });
+        let entry = entry.map_err(|reason| DeviceError::Unsupported {
+            device: device.into(),
+            kernel: kernel.into(),
+            launch: index,
+            reason: reason.to_string(),
+        })?;
+        Ok((face, entry))
+    }
+
     /// Apple silicon of any generation: the form of matrix products that all of them have.
     pub const APPLE: Self = Self { family: Family::Apple, products: Products::SimdgroupMatrix };
     /// NVIDIA GPUs of compute capability 9.0.

@@ -82,8 +82,8 @@ fn insert(text: &mut String, name: &str, content: &str, included: &mut Vec<&'sta
 #[cfg(test)]
 mod tests {
     use crate::conformance::cases_in;
+    use crate::gpu::Target;
     use crate::gpu::translate::{Dialect, translate};
-    use crate::gpu::{GpuLaunch, Target};
     use crate::table;
 
     use super::*;
@@ -94,7 +94,6 @@ mod tests {
         for case in cases_in(lily_plan::Precision::BF16, table::cases) {
             let launch = &case.plan.launches()[0];
             let kernel = table::find(launch.kernel).expect("cases name kernels of the table");
-            let Some(face) = kernel.gpu else { continue };
             let matrices = |b: &lily_plan::Binding| {
                 let weight = case.weights.get(&case.plan.buffers().get(b.buffer).name)?;
                 match weight {
@@ -103,14 +102,8 @@ mod tests {
                 }
             };
             let formats: Vec<_> = launch.bindings.iter().map(matrices).collect();
-            let gpu = GpuLaunch {
-                args: &launch.args,
-                grid: launch.grid,
-                threads: launch.threads,
-                formats: &formats,
-                target: Target::TEST,
-            };
-            let entry = (face.entry)(&gpu).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let entry = Target::TEST.entry(launch, 0, &formats);
+            let (face, entry) = entry.unwrap_or_else(|e| panic!("{}: {e}", case.name));
             let source = Source::assemble(kernel.name, &face, &entry);
             assert!(source.text.contains(&format!("void {}(", entry.function)), "{}", case.name);
             assert_eq!(source.text.matches("#line 1 \"lily.h\"").count(), 1, "{}", case.name);
