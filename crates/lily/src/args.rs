@@ -273,6 +273,40 @@ impl PlanArgs {
     }
 }
 
+impl Command {
+    /// Name and model of a command that runs one.
+    fn model(&self) -> Option<(&'static str, &ModelArgs)> {
+        match self {
+            Self::Run(args) => Some(("run", &args.model)),
+            Self::Chat(args) => Some(("chat", &args.model)),
+            Self::Serve(args) => Some(("serve", &args.model)),
+            Self::Bench(args) => Some(("bench", &args.model)),
+            Self::Eval(args) => Some(("eval", &args.model)),
+            _ => None,
+        }
+    }
+
+    /// Checks that the device has what is asked of it.
+    ///
+    /// # Errors
+    /// An option is given that the device does not have.
+    pub fn check_device(&self) -> Result<(), clap::Error> {
+        let Some((command, model)) = self.model() else { return Ok(()) };
+        let (device, takes_threads) = match model.device {
+            DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
+            DeviceChoice::Cuda => ("cuda", false),
+            #[cfg(feature = "msl-test")]
+            DeviceChoice::MslTest => ("msl-test", true),
+        };
+        let stray = match model {
+            ModelArgs { exact: true, .. } => "--exact",
+            ModelArgs { threads: 1.., .. } if !takes_threads => "--threads",
+            _ => return Ok(()),
+        };
+        Err(conflict(command, &format!("{stray} has no effect with --device {device}")))
+    }
+}
+
 /// An error of usage that clap cannot see by itself.
 fn conflict(command: &str, message: &str) -> clap::Error {
     let mut program = Program::command();

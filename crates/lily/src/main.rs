@@ -47,6 +47,7 @@ fn main() -> ExitCode {
 
 /// Runs a command.
 fn run(command: &Command) -> Result<ExitCode> {
+    command.check_device()?;
     // What these have to say goes elsewhere.
     let silent = match command {
         Command::Serve(_) | Command::Man(ManArgs { out: Some(_) }) => true,

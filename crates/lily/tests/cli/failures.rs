@@ -31,6 +31,13 @@ fn wrong_usage_exits_with_2() {
     lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
     lily(&["eval", "-m", &model]).assert_usage("--reference");
     lily(&["eval", "--reference", &model]).assert_usage("--model <FOLDER|ORG/NAME>");
+    for option in ["--exact", "--threads=2"] {
+        let name = option.split('=').next().unwrap();
+        for command in [&["run", "hi"][..], &["chat"], &["serve"], &["bench"]] {
+            let outcome = lily(&[command, &["--device", "cuda", option]].concat());
+            outcome.assert_usage(&format!("{name} has no effect with --device cuda"));
+        }
+    }
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
     lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
     lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
