@@ -91,7 +91,7 @@ fn a_fault_ends_one_request_and_the_next_one_works() {
 
         fault.store(SOUND, Ordering::Relaxed);
         let mut events = server.stream_chat(&endless(json!({})));
-        while events.next()["choices"][0]["delta"]["reasoning_content"].is_null() {}
+        events.until_text();
         fault.store(kind, Ordering::Relaxed);
         let error = loop {
             let event = events.next();

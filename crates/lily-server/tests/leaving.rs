@@ -18,7 +18,7 @@ const ROUNDS: usize = 50;
 /// Rounds until every part of the program has been used.
 const WARM_UP: usize = 10;
 /// An endless answer and the long prompt take far longer.
-const AT_ONCE: Duration = Duration::from_secs(5);
+const AT_ONCE: Duration = Duration::from_secs(30);
 /// What a round could keep for good, a sequence or a reply, would be more in so many rounds.
 const GROWTH: u64 = 16 << 20;
 

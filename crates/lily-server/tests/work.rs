@@ -12,7 +12,7 @@ use lily_server::Settings;
 use serde_json::{Value, json};
 
 /// An endless answer takes far longer.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// A request that is answered quickly once it runs.
 fn short() -> Value {
@@ -22,7 +22,7 @@ fn short() -> Value {
 /// Starts an endless answer and waits until text flows.
 fn occupy(server: &Served) -> Events {
     let mut events = server.stream_chat(&endless(json!({})));
-    while events.next()["choices"][0]["delta"]["reasoning_content"].is_null() {}
+    events.until_text();
     events
 }
 
@@ -180,9 +180,8 @@ fn a_whole_reply_that_fails_late_is_an_error_object() {
 #[test]
 fn the_running_request_finishes_before_the_server_stops() {
     let mut server = serve(Settings::default());
-    let mut events = server.stream_chat(&endless(json!({ "max_tokens": 200 })));
-    events.next();
-    server.wait_for(1, 0);
+    let mut events = server.stream_chat(&endless(json!({ "max_tokens": 2000 })));
+    events.until_text();
     let mut waiting = server.stream_chat(&short());
     waiting.next();
     server.wait_for(1, 1);

@@ -256,6 +256,11 @@ impl Events {
         serde_json::from_str(&self.data().unwrap()).unwrap()
     }
 
+    /// Takes events until text flows: the first event of a chat comes while it waits for its turn.
+    pub fn until_text(&mut self) {
+        while self.next()["choices"][0]["delta"]["reasoning_content"].is_null() {}
+    }
+
     /// Everything up to `[DONE]`, which must be last.
     pub fn rest(&mut self) -> Vec<Value> {
         let mut all = Vec::new();
