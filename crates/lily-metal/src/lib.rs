@@ -1,0 +1,3 @@
+//! Apple GPUs as a device.
+
+#![deny(unsafe_code)]
