@@ -153,6 +153,15 @@ pub trait Device: Send {
         Ok(None)
     }
 
+    /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
+    /// measure.
+    ///
+    /// # Errors
+    /// The measurement fails.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;
 
