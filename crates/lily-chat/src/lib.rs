@@ -13,6 +13,7 @@ mod conversation;
 mod dialogue;
 mod error;
 mod input;
+mod parser;
 
 pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
@@ -22,3 +23,4 @@ pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
+pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
