@@ -8,6 +8,7 @@ use lily_model::sampling::Sampling;
 use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
 
 use crate::ChatError;
+use crate::parser::{ToolCall, ToolSpec};
 
 /// What to complete, and how.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct CompletionRequest {
     pub stop_ids: Vec<u32>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Tools that the reply may call; without any, what looks like a call is text.
+    pub tools: Vec<ToolSpec>,
     /// How tokens are chosen.
     pub sampling: Sampling,
 }
@@ -41,6 +44,25 @@ pub enum Event<'a> {
         /// Of the answer.
         content: &'a str,
     },
+    /// A tool call begins. Comes once for each index; indexes count from 0 without gaps.
+    CallStarted {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// Name of the tool, one of the request's.
+        name: &'a str,
+    },
+    /// A piece of a call's arguments. The pieces of a finished call join to a JSON object.
+    CallArguments {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// JSON text, not empty.
+        json: &'a str,
+    },
+    /// A call is whole. A started call without this event must not be run.
+    CallFinished {
+        /// Place among the calls of the reply.
+        index: usize,
+    },
 }
 
 /// Why a completion ended.
@@ -48,6 +70,8 @@ pub enum Event<'a> {
 pub enum FinishReason {
     /// A stop token or a stop string.
     Stop,
+    /// The same, behind at least one whole tool call.
+    ToolCalls,
     /// The limit, or the end of the context.
     Length,
     /// The receiver stopped the work.
@@ -59,6 +83,7 @@ impl FinishReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
         }
@@ -102,6 +127,10 @@ pub struct Outcome {
     pub reasoning: String,
     /// The answer.
     pub content: String,
+    /// Whole tool calls, in the order in which they began.
+    pub tool_calls: Vec<ToolCall>,
+    /// Text of a tool call that did not become whole: not part of the answer, for a debug field.
+    pub unfinished_call: Option<String>,
     /// Generated ids, a stop token included.
     pub tokens: Vec<u32>,
     /// Why it ended.
@@ -192,6 +221,8 @@ pub fn complete_ids(
     Ok(Outcome {
         reasoning: String::new(),
         content: String::new(),
+        tool_calls: Vec::new(),
+        unfinished_call: None,
         finish: match finish {
             Finish::Stop(_) => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
@@ -271,7 +302,15 @@ impl<'a> Writer<'a> {
             finish => finish,
         };
         let Self { reasoning, content, .. } = self;
-        Outcome { reasoning, content, tokens, finish, timings }
+        Outcome {
+            reasoning,
+            content,
+            tool_calls: Vec::new(),
+            unfinished_call: None,
+            tokens,
+            finish,
+            timings,
+        }
     }
 
     /// Gives out everything that waited.
@@ -333,6 +372,7 @@ mod tests {
             max_tokens: 100,
             stop_ids: Vec::new(),
             stop: stop.iter().map(ToString::to_string).collect(),
+            tools: Vec::new(),
             sampling,
         };
         let tokenizer = Tokenizer::open(folder.path()).unwrap();

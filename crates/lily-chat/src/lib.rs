@@ -14,6 +14,7 @@ mod dialogue;
 mod error;
 mod input;
 mod script;
+mod parser;
 
 pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
@@ -24,3 +25,4 @@ pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
 pub use script::{Script, ScriptError, complete_script};
+pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};

@@ -202,6 +202,7 @@ mod tests {
             max_tokens,
             stop_ids: vec![tokenizer.id_of("<|im_end|>").unwrap()],
             stop: stop.iter().map(ToString::to_string).collect(),
+            tools: Vec::new(),
             sampling: Sampling::greedy(),
         };
         let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();
