@@ -8,6 +8,7 @@ use lily_model::sampling::Sampling;
 use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
 
 use crate::ChatError;
+use crate::parser::{ToolCall, ToolSpec};
 
 /// What to complete, and how.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct CompletionRequest {
     pub stop_ids: Vec<u32>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Tools that the reply may call; without any, what looks like a call is text.
+    pub tools: Vec<ToolSpec>,
     /// How tokens are chosen.
     pub sampling: Sampling,
 }
@@ -41,6 +44,25 @@ pub enum Event<'a> {
         /// Of the answer.
         content: &'a str,
     },
+    /// A tool call begins. Comes once for each index; indexes count from 0 without gaps.
+    CallStarted {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// Name of the tool, one of the request's.
+        name: &'a str,
+    },
+    /// A piece of a call's arguments. The pieces of a finished call join to a JSON object.
+    CallArguments {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// JSON text, not empty.
+        json: &'a str,
+    },
+    /// A call is whole. A started call without this event must not be run.
+    CallFinished {
+        /// Place among the calls of the reply.
+        index: usize,
+    },
 }
 
 /// Why a completion ended.
@@ -48,6 +70,8 @@ pub enum Event<'a> {
 pub enum FinishReason {
     /// A stop token or a stop string.
     Stop,
+    /// The same, behind at least one whole tool call.
+    ToolCalls,
     /// The limit, or the end of the context.
     Length,
     /// The receiver stopped the work.
@@ -59,6 +83,7 @@ impl FinishReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
         }
@@ -102,6 +127,10 @@ pub struct Outcome {
     pub reasoning: String,
     /// The answer.
     pub content: String,
+    /// Whole tool calls, in the order in which they began.
+    pub tool_calls: Vec<ToolCall>,
+    /// Text of a tool call that did not become whole: not part of the answer, for a debug field.
+    pub unfinished_call: Option<String>,
     /// Generated ids, a stop token included.
     pub tokens: Vec<u32>,
     /// Why it ended.
@@ -121,15 +150,7 @@ pub fn complete(
     request: &CompletionRequest,
     on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 ) -> Result<Outcome, ChatError> {
-    let mut writer = Writer {
-        detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
-        splitter: ReasoningSplitter::new(request.thinking),
-        stops: StopStrings::new(&request.stop)?,
-        reasoning: String::new(),
-        content: String::new(),
-        stopped: false,
-        on_event,
-    };
+    let mut writer = Writer::new(tokenizer, request, on_event)?;
     let generation = Generation {
         limit: request.max_tokens,
         stop_ids: request.stop_ids.clone(),
@@ -144,7 +165,7 @@ pub fn complete(
             &request.prompt,
             &generation,
             &mut |progress| match progress {
-                Progress::Prefilled(n) => (writer.on_event)(Event::Prefilled(n)),
+                Progress::Prefilled(n) => writer.report(Event::Prefilled(n)),
                 Progress::Token(id) => {
                     if tokens.is_empty() {
                         first_token = start.elapsed();
@@ -154,34 +175,24 @@ pub fn complete(
                         return ControlFlow::Continue(());
                     }
                     match writer.push(id, tokens.len()) {
-                        ControlFlow::Continue(()) => {
-                            (writer.on_event)(Event::Generated(tokens.len()))
-                        }
+                        ControlFlow::Continue(()) => writer.report(Event::Generated(tokens.len())),
                         ControlFlow::Break(()) => ControlFlow::Break(()),
                     }
                 }
             },
         )?;
-    // What was held back belongs to the text unless a stop string ended it.
-    let flow = if writer.stopped { ControlFlow::Continue(()) } else { writer.finish() };
     let finish = match finish {
-        Finish::Cancelled if writer.stopped => FinishReason::Stop,
         Finish::Stop(_) => FinishReason::Stop,
         Finish::Length => FinishReason::Length,
         Finish::Cancelled => FinishReason::Cancelled,
     };
-    Ok(Outcome {
-        reasoning: writer.reasoning,
-        content: writer.content,
-        finish: if flow.is_break() { FinishReason::Cancelled } else { finish },
-        timings: Timings {
-            first_token,
-            total: start.elapsed(),
-            prompt_tokens: request.prompt.len(),
-            completion_tokens: tokens.len(),
-        },
-        tokens,
-    })
+    let timings = Timings {
+        first_token,
+        total: start.elapsed(),
+        prompt_tokens: request.prompt.len(),
+        completion_tokens: tokens.len(),
+    };
+    Ok(writer.outcome(tokens, finish, timings))
 }
 
 /// Runs a completion of a model without a tokenizer: no text, and no stop strings. `on_token` may
@@ -210,6 +221,8 @@ pub fn complete_ids(
     Ok(Outcome {
         reasoning: String::new(),
         content: String::new(),
+        tool_calls: Vec::new(),
+        unfinished_call: None,
         finish: match finish {
             Finish::Stop(_) => FinishReason::Stop,
             Finish::Length => FinishReason::Length,
@@ -226,7 +239,7 @@ pub fn complete_ids(
 }
 
 /// From ids to the two texts.
-struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     detokenizer: Detokenizer,
     splitter: ReasoningSplitter,
     /// Act on the answer only, counted from just after the thought.
@@ -237,10 +250,37 @@ struct Writer<'a> {
     on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    /// A writer at the beginning of a text.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        request: &CompletionRequest,
+        on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<Self, ChatError> {
+        Ok(Self {
+            detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
+            splitter: ReasoningSplitter::new(request.thinking),
+            stops: StopStrings::new(&request.stop)?,
+            reasoning: String::new(),
+            content: String::new(),
+            stopped: false,
+            on_event,
+        })
+    }
+
+    /// Tells the receiver, who may stop the work.
+    pub fn report(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        (self.on_event)(event)
+    }
+
     /// Adds a token, the `count`-th of the completion.
-    fn push(&mut self, id: u32, count: usize) -> ControlFlow<()> {
-        let piece = self.detokenizer.push(id);
+    pub fn push(&mut self, id: u32, count: usize) -> ControlFlow<()> {
+        let piece = self.detokenizer.push(id).to_owned();
+        self.push_text(&piece, count)
+    }
+
+    /// Adds whole characters; with them the completion has `count` tokens.
+    pub fn push_text(&mut self, piece: &str, count: usize) -> ControlFlow<()> {
         let split = self.splitter.push(piece);
         let step = self.stops.push(split.content, count);
         self.stopped = step.stop.is_some();
@@ -250,6 +290,27 @@ impl Writer<'_> {
             (step.text, &mut self.content),
         );
         if self.stopped { ControlFlow::Break(()) } else { flow }
+    }
+
+    /// Ends the text, for the reason that the model's side gives.
+    pub fn outcome(mut self, tokens: Vec<u32>, finish: FinishReason, timings: Timings) -> Outcome {
+        // What was held back belongs to the text unless a stop string ended it.
+        let flow = if self.stopped { ControlFlow::Continue(()) } else { self.finish() };
+        let finish = match finish {
+            FinishReason::Cancelled if self.stopped => FinishReason::Stop,
+            _ if flow.is_break() => FinishReason::Cancelled,
+            finish => finish,
+        };
+        let Self { reasoning, content, .. } = self;
+        Outcome {
+            reasoning,
+            content,
+            tool_calls: Vec::new(),
+            unfinished_call: None,
+            tokens,
+            finish,
+            timings,
+        }
     }
 
     /// Gives out everything that waited.
@@ -311,6 +372,7 @@ mod tests {
             max_tokens: 100,
             stop_ids: Vec::new(),
             stop: stop.iter().map(ToString::to_string).collect(),
+            tools: Vec::new(),
             sampling,
         };
         let tokenizer = Tokenizer::open(folder.path()).unwrap();

@@ -102,6 +102,7 @@ impl App {
             thinking: prepared.thinking,
             stop_ids: self.stop_ids.clone(),
             stop: prepared.common.stop,
+            tools: Vec::new(),
             sampling: prepared.common.sampling,
         };
         let (sender, updates) = unbounded_channel();

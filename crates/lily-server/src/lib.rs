@@ -33,6 +33,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lily_chat::Script;
 use lily_model::GenerationDefaults;
 use lily_model::engine::Engine;
 use lily_text::PromptEncoder;
@@ -41,10 +42,43 @@ use tokio::net::TcpListener;
 pub use settings::{Settings, SettingsError};
 use shared::Shared;
 
+/// What answers.
+pub enum Generator {
+    /// A model.
+    Engine(Box<Engine>),
+    /// Texts from a file, for tests of clients.
+    Script {
+        /// What is said.
+        script: Script,
+        /// Positions of the context.
+        context: usize,
+        /// Ids that a token can have.
+        vocab: usize,
+    },
+}
+
+impl Generator {
+    /// Positions of the context.
+    fn context(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.session().capacity,
+            Self::Script { context, .. } => *context,
+        }
+    }
+
+    /// Ids that a token can have.
+    fn vocab(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.shape().vocab_used,
+            Self::Script { vocab, .. } => *vocab,
+        }
+    }
+}
+
 /// The model behind a server.
 pub struct Model {
     /// Runs it.
-    pub engine: Engine,
+    pub generator: Generator,
     /// Its tokenizer and chat template.
     pub encoder: PromptEncoder,
     /// Sampling where a request is silent.

@@ -123,6 +123,7 @@ mod tests {
             max_tokens: 1,
             stop_ids: Vec::new(),
             stop: Vec::new(),
+            tools: Vec::new(),
             sampling: Sampling::greedy(),
         };
         (Job { request, updates }, receiver)

@@ -52,11 +52,10 @@ impl Shared {
     }
 
     pub fn ready(&self, model: Model) -> io::Result<()> {
-        let context = model.engine.session().capacity;
-        let vocab = model.engine.shape().vocab_used;
+        let (context, vocab) = (model.generator.context(), model.generator.vocab());
         let tokenizer = model.encoder.tokenizer().clone();
         let app = App {
-            worker: Worker::start(model.engine, tokenizer, self.queue)?,
+            worker: Worker::start(model.generator, tokenizer, self.queue)?,
             encoder: model.encoder,
             encoding: Arc::new(Semaphore::new(1)),
             model_id: self.model_id.clone(),

@@ -2,15 +2,18 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use lily_chat::{ChatError, Event, FinishReason, Outcome, complete};
+use lily_chat::{
+    ChatError, CompletionRequest, Event, FinishReason, Outcome, complete, complete_script,
+};
 use lily_model::engine::Engine;
 use lily_text::{Thinking, Tokenizer};
 
+use crate::Generator;
 use crate::error::ApiError;
 use crate::queue::{Finished, Job, Queue, Update};
 
@@ -25,7 +28,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts the thread; it ends when the queue is closed.
     pub fn start(
-        engine: Engine,
+        generator: Generator,
         tokenizer: Tokenizer,
         queue_limit: usize,
     ) -> io::Result<Arc<Self>> {
@@ -37,7 +40,7 @@ impl Worker {
         let shared = Arc::clone(&worker);
         thread::Builder::new()
             .name("lily-engine".into())
-            .spawn(move || shared.work(engine, &tokenizer))?;
+            .spawn(move || shared.work(generator, &tokenizer))?;
         Ok(worker)
     }
 
@@ -51,21 +54,17 @@ impl Worker {
         self.busy.load(Ordering::Relaxed)
     }
 
-    fn work(&self, mut engine: Engine, tokenizer: &Tokenizer) {
+    fn work(&self, mut generator: Generator, tokenizer: &Tokenizer) {
         while let Some(job) = self.queue.pop() {
             self.busy.store(true, Ordering::Relaxed);
-            let update = self.run(&mut engine, tokenizer, &job);
+            let update = self.run(&mut generator, tokenizer, &job);
             // A client that has left needs no answer.
             let _ = job.updates.send(update);
             self.busy.store(false, Ordering::Relaxed);
         }
     }
 
-    fn run(&self, engine: &mut Engine, tokenizer: &Tokenizer, job: &Job) -> Update {
-        let sequence = match engine.open() {
-            Ok(sequence) => sequence,
-            Err(error) => return Update::Failed(ApiError::chat(&ChatError::Engine(error))),
-        };
+    fn run(&self, generator: &mut Generator, tokenizer: &Tokenizer, job: &Job) -> Update {
         let mut on_event = |event: Event<'_>| {
             if let Event::Text { reasoning, content } = event {
                 let (reasoning, content) = (reasoning.to_string(), content.to_string());
@@ -77,12 +76,15 @@ impl Worker {
             }
             ControlFlow::Continue(())
         };
-        // A fault in one request must not take the others down. The sequence is closed behind it,
-        // and a new one reads no state of an old one.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            complete(engine, sequence, tokenizer, &job.request, &mut on_event)
+        // A fault in one request must not take the others down.
+        let result = catch_unwind(AssertUnwindSafe(|| match generator {
+            Generator::Engine(engine) => {
+                complete_alone(engine, tokenizer, &job.request, &mut on_event)
+            }
+            Generator::Script { script, .. } => {
+                complete_script(&script.next(), tokenizer, &job.request, &mut on_event)
+            }
         }));
-        engine.close(sequence);
         match result {
             Err(_) => Update::Failed(ApiError::internal("the engine failed on this request")),
             Ok(Err(error)) => Update::Failed(ApiError::chat(&error)),
@@ -98,6 +100,21 @@ impl Worker {
             }),
         }
     }
+}
+
+/// Runs a completion in a sequence of its own. The sequence is closed behind it, also after a
+/// fault, and a new one reads no state of an old one.
+fn complete_alone(
+    engine: &mut Engine,
+    tokenizer: &Tokenizer,
+    request: &CompletionRequest,
+    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+) -> Result<Outcome, ChatError> {
+    let sequence = engine.open()?;
+    let result =
+        catch_unwind(AssertUnwindSafe(|| complete(engine, sequence, tokenizer, request, on_event)));
+    engine.close(sequence);
+    result.unwrap_or_else(|fault| resume_unwind(fault))
 }
 
 /// Tokens of the thought, its closing tag included.

@@ -105,6 +105,17 @@ impl Source {
         Ok(GenerationDefaults::read(&self.folder)?)
     }
 
+    /// What a scripted model needs of the checkpoint: ids that a token can have, and the tokens that
+    /// end a text.
+    ///
+    /// # Errors
+    /// A file of the model is missing or malformed.
+    pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
+        let config = self.config()?;
+        let vocab = model_shape(&config).vocab_used;
+        Ok((vocab, stop_tokens(&self.folder, &config)?))
+    }
+
     /// Checks the weights and sets up an engine. Warnings go to standard error.
     ///
     /// # Errors

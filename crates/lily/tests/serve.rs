@@ -136,3 +136,24 @@ fn options_without_a_meaning_are_refused() {
         assert!(said.contains(words), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn a_scripted_model_says_its_file_and_loads_no_weights() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, r#"{{"pieces": ["hm\n</think>\n\n", "Hel", "lo"]}}"#).unwrap();
+    let mut server = serve(&["--scripted", file.path().to_str().unwrap()]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let body = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains(r#""content":"Hello""#), "{reply}");
+    assert!(reply.contains(r#""reasoning_content":"hm""#), "{reply}");
+    server.signal("-TERM");
+    assert_eq!(server.end().1, Some(0));
+
+    writeln!(file, "{{}}").unwrap();
+    let said = refused(&["--port", "0", "--scripted", file.path().to_str().unwrap()]);
+    assert!(said.contains("line 2 of the script"), "{said}");
+}

@@ -1,5 +1,7 @@
 //! Arguments of `lily serve`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::{ModelArgs, context};
@@ -10,6 +12,11 @@ pub struct ServeArgs {
     /// Model and device.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// Say what this file holds instead of running a model, for tests of clients: one JSON object a
+    /// line, {"pieces": ["…", "…"]}. The n-th request takes the n-th line, again from the first after
+    /// the last; each piece is one step of the model.
+    #[arg(long, value_name = "FILE")]
+    pub scripted: Option<PathBuf>,
     /// Address to listen on; 0.0.0.0 lets other machines in.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,

@@ -42,6 +42,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
         stop: args.answer.stop.clone(),
+        tools: Vec::new(),
         sampling,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);

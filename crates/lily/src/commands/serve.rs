@@ -1,10 +1,12 @@
 //! `lily serve`: the HTTP server.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use lily_chat::Script;
 use lily_model::GenerationDefaults;
-use lily_server::{Handle, Model, Server, Settings};
+use lily_server::{Generator, Handle, Model, Server, Settings};
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -46,7 +48,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let text = Text { id, encoder, defaults };
+    let script = args.scripted.as_deref().map(read_script).transpose()?;
+    let text = Text { id, encoder, defaults, script };
     let ended = runtime.block_on(serve(server, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
@@ -59,6 +62,22 @@ struct Text {
     id: String,
     encoder: PromptEncoder,
     defaults: GenerationDefaults,
+    /// What is said instead of running the model.
+    script: Option<Script>,
+}
+
+/// Most bytes of a script.
+const SCRIPT_BYTES: u64 = 64 << 20;
+
+fn read_script(file: &Path) -> Result<Script> {
+    let bytes = std::fs::metadata(file).map(|data| data.len());
+    let bytes = bytes.with_context(|| format!("cannot read the script {}", file.display()))?;
+    if bytes > SCRIPT_BYTES {
+        bail!("the script {} has {bytes} bytes, at most {SCRIPT_BYTES} are read", file.display());
+    }
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the script {} as UTF-8", file.display()))?;
+    Script::parse(&text).with_context(|| format!("cannot use the script {}", file.display()))
 }
 
 async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> Result<()> {
@@ -74,6 +93,18 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
     let grace = Settings::default().grace.as_secs();
     let stopped = stop_signal(handle.clone(), grace)?;
     let mut serving = tokio::spawn(server.serve(listener, stopped));
+    if let Some(script) = text.script {
+        let (vocab, stop_ids) = source.ids()?;
+        note(format_args!("lily: {} is scripted, context {}", text.id, args.ctx));
+        handle.ready(Model {
+            generator: Generator::Script { script, context: args.ctx, vocab },
+            encoder: text.encoder,
+            defaults: text.defaults,
+            stop_ids,
+        })?;
+        note(format_args!("listening on http://{address}"));
+        return serving.await.context("the server failed");
+    }
     // Connections are answered meanwhile.
     let builtin = source.is_builtin().then(|| source.folder.clone());
     let mut loading = load(source, args)?;
@@ -96,7 +127,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
         loaded.load_time.as_secs_f64()
     ));
     handle.ready(Model {
-        engine: loaded.engine,
+        generator: Generator::Engine(Box::new(loaded.engine)),
         encoder: text.encoder,
         defaults: text.defaults,
         stop_ids: loaded.stop_ids,

@@ -1,0 +1,5 @@
+//! Reading the model's output.
+
+mod event;
+
+pub use event::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
