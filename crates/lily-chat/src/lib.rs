@@ -13,8 +13,8 @@ mod conversation;
 mod dialogue;
 mod error;
 mod input;
-mod script;
 mod parser;
+mod script;
 
 pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
@@ -24,5 +24,5 @@ pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
-pub use script::{Script, ScriptError, complete_script};
 pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
+pub use script::{Script, ScriptError, complete_script};
