@@ -26,3 +26,4 @@ pub use error::ChatError;
 pub use input::Input;
 pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
 pub use script::{Script, ScriptError, complete_script};
+pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
