@@ -24,6 +24,5 @@ pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
-pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
-pub use script::{Script, ScriptError, complete_script};
 pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
+pub use script::{Script, ScriptError, complete_script};
