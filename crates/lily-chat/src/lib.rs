@@ -29,3 +29,5 @@ pub use input::Input;
 pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};
+pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
+pub use script::{Script, ScriptError, complete_script};

@@ -141,12 +141,44 @@ async fn connection(
 
 /// What a connection is doing. Shared by its ends, which run in one task.
 #[derive(Clone)]
-pub(crate) struct Activity(Arc<Mutex<State>>);
+pub(crate) struct Activity {
+    state: Arc<Mutex<State>>,
+    half_closed: Arc<watch::Sender<bool>>,
+}
 
 struct State {
     phase: Phase,
     /// Since when the client takes nothing.
     stalled: Option<Instant>,
+    /// The request that is being answered is here as a whole.
+    is_complete: bool,
+}
+
+/// Whether the client of a request still sends. One that has closed its side may wait for its
+/// answer, or be gone.
+#[derive(Clone)]
+pub(crate) struct Presence {
+    activity: Activity,
+    half_closed: watch::Receiver<bool>,
+}
+
+impl Presence {
+    /// The request is here as a whole: from now on its client may close its side.
+    pub fn complete(&self) {
+        self.activity.lock().is_complete = true;
+    }
+
+    /// Whether the client has closed its side.
+    pub fn is_half_closed(&self) -> bool {
+        *self.half_closed.borrow()
+    }
+
+    /// Waits until the client has closed its side; for ever if it does not.
+    pub async fn half_closed(&mut self) {
+        if self.half_closed.wait_for(|closed| *closed).await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -162,7 +194,27 @@ enum Phase {
 impl Activity {
     fn new() -> Self {
         let phase = Phase::Head(Instant::now());
-        Self(Arc::new(Mutex::new(State { phase, stalled: None })))
+        let state = State { phase, stalled: None, is_complete: false };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            half_closed: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    /// An answer begins.
+    fn answer(&self, is_complete: bool) -> Presence {
+        let mut state = self.lock();
+        state.phase = Phase::Answering;
+        state.is_complete = is_complete;
+        drop(state);
+        Presence { activity: self.clone(), half_closed: self.half_closed.subscribe() }
+    }
+
+    /// The client sends no more. Says whether its request is here as a whole and must be answered.
+    pub fn ended(&self) -> bool {
+        self.half_closed.send_replace(true);
+        let state = self.lock();
+        state.is_complete && matches!(state.phase, Phase::Answering)
     }
 
     /// Bytes came.
@@ -202,7 +254,7 @@ impl Activity {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here can be left half done by a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,8 +278,10 @@ impl Service<Request<Incoming>> for Answering {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.activity.set(Phase::Answering);
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let is_complete = hyper::body::Body::is_end_stream(request.body());
+        let presence = self.activity.answer(is_complete);
+        request.extensions_mut().insert(presence);
         let answer = Answer(self.activity.clone());
         let response = self.routes.call(request);
         Box::pin(async move { Ok(response.await?.map(|body| Answered { body, _answer: answer })) })

@@ -11,6 +11,8 @@ use lily_model::sampling::SamplingError;
 use lily_text::TextError;
 use serde_json::{Value, json};
 
+use crate::fields::brief;
+
 /// Type of every body that is not a stream of events.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -48,7 +50,8 @@ impl ApiError {
 
     /// No such model is served.
     pub fn model_not_found(asked: &str, served: &str) -> Self {
-        let message = format!("the model `{asked}` is not served here; ask for `{served}`");
+        let message =
+            format!("the model `{}` is not served here; ask for `{served}`", brief(asked));
         let error = Self::request(StatusCode::NOT_FOUND, "model_not_found", message);
         Self { param: Some("model".into()), ..error }
     }
@@ -63,7 +66,7 @@ impl ApiError {
     /// Too many requests wait.
     pub fn queue_full(limit: usize) -> Self {
         let message = format!("{limit} requests are waiting already; try again later");
-        Self::server(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
+        Self::server(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
     }
 
     /// The model is not there yet.
@@ -85,6 +88,16 @@ impl ApiError {
             limit.as_secs_f64()
         );
         Self::request(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+    }
+
+    /// The reply takes too long.
+    pub fn request_timeout(limit: Duration) -> Self {
+        let message = format!(
+            "the request did not end within the {} s that it had; ask for less, or start the server \
+             with a longer --request-timeout",
+            limit.as_secs_f64()
+        );
+        Self::server(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
     }
 
     /// The server is going away.
@@ -160,7 +173,7 @@ impl IntoResponse for ApiError {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            StatusCode::SERVICE_UNAVAILABLE => {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}

@@ -17,15 +17,24 @@ mod fields;
 mod guard;
 mod json;
 mod messages;
+mod metrics;
+mod models;
+mod openapi;
 mod queue;
 mod reply;
+mod respond;
 mod routes;
+mod running;
 mod schema;
 mod settings;
 mod shared;
 mod sse;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod thinking;
+mod tokens;
+mod tools;
+mod update;
 mod watched;
 mod worker;
 
@@ -39,17 +48,17 @@ use lily_model::engine::Engine;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 
-pub use settings::{Settings, SettingsError};
+pub use settings::{Secret, Settings, SettingsError};
 use shared::Shared;
 
 /// What answers.
 pub enum Generator {
     /// A model.
     Engine(Box<Engine>),
-    /// Texts from a file, for tests of clients.
+    /// Texts from a file, for tests of clients. A request's choices all take the same line.
     Script {
         /// What is said.
-        script: Script,
+        script: Arc<Script>,
         /// Positions of the context.
         context: usize,
         /// Ids that a token can have.
@@ -63,6 +72,14 @@ impl Generator {
         match self {
             Self::Engine(engine) => engine.session().capacity,
             Self::Script { context, .. } => *context,
+        }
+    }
+
+    /// What is said instead of running a model.
+    fn script(&self) -> Option<Arc<Script>> {
+        match self {
+            Self::Engine(_) => None,
+            Self::Script { script, .. } => Some(Arc::clone(script)),
         }
     }
 

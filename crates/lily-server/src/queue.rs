@@ -1,37 +1,22 @@
 //! Jobs that wait for the engine, first in, first out.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use lily_chat::{CompletionRequest, FinishReason};
-use tokio::sync::mpsc::UnboundedSender;
+use lily_chat::CompletionRequest;
 
 use crate::error::ApiError;
+use crate::update::{Listener, Update};
 
-/// A completion to run.
+/// A completion to run: one choice of a reply.
 pub(crate) struct Job {
     pub request: CompletionRequest,
-    /// Closed once the client is gone. Not bounded, so that a slow reader cannot hold up the
-    /// engine; what can gather in it is bounded by the context.
-    pub updates: UnboundedSender<Update>,
-}
-
-/// What a client hears of its job. One of the last two ends it.
-#[derive(Debug)]
-pub(crate) enum Update {
-    Text { reasoning: String, content: String },
-    Finished(Finished),
-    Failed(ApiError),
-}
-
-/// How a completion ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
-    pub reason: FinishReason,
-    pub prompt_tokens: usize,
-    pub completion_tokens: usize,
-    /// Of the completion.
-    pub reasoning_tokens: usize,
+    /// Whether the reply ends with its first call of a tool.
+    pub single_call: bool,
+    /// What is said instead of running the model.
+    pub script: Option<Arc<[String]>>,
+    /// Closed once the client is gone.
+    pub updates: Listener,
 }
 
 /// A bounded queue between the connections and the engine's thread.
@@ -52,8 +37,9 @@ impl Queue {
         Self { limit, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Puts a job at the end. Jobs whose client has left make room.
-    pub fn push(&self, job: Job) -> Result<(), ApiError> {
+    /// Puts the jobs of a reply at the end, if there is room for one. Jobs whose client has left make
+    /// room.
+    pub fn push(&self, jobs: Vec<Job>) -> Result<(), ApiError> {
         let mut state = self.lock();
         if state.closed {
             return Err(ApiError::shutting_down());
@@ -64,8 +50,8 @@ impl Queue {
         if state.waiting.len() >= self.limit {
             return Err(ApiError::queue_full(self.limit));
         }
-        state.waiting.push_back(job);
-        self.changed.notify_one();
+        state.waiting.extend(jobs);
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -91,8 +77,7 @@ impl Queue {
         let mut state = self.lock();
         state.closed = true;
         for job in state.waiting.drain(..) {
-            // A client that has left needs no answer.
-            let _ = job.updates.send(Update::Failed(ApiError::shutting_down()));
+            job.updates.send(Update::Failed(ApiError::shutting_down()));
         }
         self.changed.notify_all();
     }
@@ -115,7 +100,7 @@ mod tests {
     use lily_text::Thinking;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    fn job(id: u32) -> (Job, UnboundedReceiver<Update>) {
+    fn job(id: u32) -> (Vec<Job>, UnboundedReceiver<(usize, Update)>) {
         let (updates, receiver) = unbounded_channel();
         let request = CompletionRequest {
             prompt: vec![id],
@@ -126,7 +111,8 @@ mod tests {
             tools: Vec::new(),
             sampling: Sampling::greedy(),
         };
-        (Job { request, updates }, receiver)
+        let updates = Listener::new(updates, 0);
+        (vec![Job { request, single_call: false, script: None, updates }], receiver)
     }
 
     #[test]
@@ -166,7 +152,7 @@ mod tests {
         queue.push(first).unwrap();
         queue.close();
         assert!(queue.pop().is_none());
-        assert!(matches!(receiver.try_recv(), Ok(Update::Failed(_))));
+        assert!(matches!(receiver.try_recv(), Ok((0, Update::Failed(_)))));
         let (late, _receiver) = job(1);
         assert_eq!(queue.push(late).unwrap_err(), ApiError::shutting_down());
     }

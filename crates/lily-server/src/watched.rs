@@ -1,4 +1,4 @@
-//! A stream that notes when its client sends and when it takes nothing.
+//! A stream that notes when its client sends, when it closes its side, and when it takes nothing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -30,6 +30,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
             self.activity.heard();
+        } else if matches!(read, Poll::Ready(Ok(()))) && buffer.remaining() > 0 {
+            // A client may close its side behind its request and wait for the answer. The end is
+            // told once there is nothing left to answer; a reset comes through before.
+            if self.activity.ended() {
+                return Poll::Pending;
+            }
         }
         read
     }

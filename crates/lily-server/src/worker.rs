@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use lily_chat::{
-    ChatError, CompletionRequest, Event, FinishReason, Outcome, complete, complete_script,
-};
+use lily_chat::{ChatError, CompletionRequest, Event, Outcome, complete, complete_script};
 use lily_model::engine::Engine;
-use lily_text::{Thinking, Tokenizer};
+use lily_text::Tokenizer;
 
 use crate::Generator;
 use crate::error::ApiError;
-use crate::queue::{Finished, Job, Queue, Update};
+use crate::queue::{Job, Queue};
+use crate::update::{Relay, Update};
 
 /// What the thread shares with the connections.
 pub(crate) struct Worker {
@@ -58,46 +57,33 @@ impl Worker {
         while let Some(job) = self.queue.pop() {
             self.busy.store(true, Ordering::Relaxed);
             let update = self.run(&mut generator, tokenizer, &job);
-            // A client that has left needs no answer.
-            let _ = job.updates.send(update);
+            job.updates.send(update);
             self.busy.store(false, Ordering::Relaxed);
         }
     }
 
     fn run(&self, generator: &mut Generator, tokenizer: &Tokenizer, job: &Job) -> Update {
-        let mut on_event = |event: Event<'_>| {
-            if let Event::Text { reasoning, content } = event {
-                let (reasoning, content) = (reasoning.to_string(), content.to_string());
-                // Whether anybody listens is asked below, for every kind of event.
-                let _ = job.updates.send(Update::Text { reasoning, content });
-            }
-            if job.updates.is_closed() || self.abort.load(Ordering::Relaxed) {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
+        let mut relay = Relay {
+            updates: &job.updates,
+            request: &job.request,
+            single_call: job.single_call,
+            abort: &self.abort,
+            called: false,
         };
+        let mut on_event = |event: Event<'_>| relay.event(event);
         // A fault in one request must not take the others down.
-        let result = catch_unwind(AssertUnwindSafe(|| match generator {
-            Generator::Engine(engine) => {
+        let result = catch_unwind(AssertUnwindSafe(|| match (generator, &job.script) {
+            (Generator::Engine(engine), None) => {
                 complete_alone(engine, tokenizer, &job.request, &mut on_event)
             }
-            Generator::Script { script, .. } => {
-                complete_script(&script.next(), tokenizer, &job.request, &mut on_event)
+            (_, script) => {
+                let pieces = script.as_deref().unwrap_or_default();
+                complete_script(pieces, tokenizer, &job.request, &mut on_event)
             }
         }));
         match result {
             Err(_) => Update::Failed(ApiError::internal("the engine failed on this request")),
-            Ok(Err(error)) => Update::Failed(ApiError::chat(&error)),
-            // The client is gone, or the server is going.
-            Ok(Ok(outcome)) if outcome.finish == FinishReason::Cancelled => {
-                Update::Failed(ApiError::shutting_down())
-            }
-            Ok(Ok(outcome)) => Update::Finished(Finished {
-                reason: outcome.finish,
-                prompt_tokens: job.request.prompt.len(),
-                completion_tokens: outcome.tokens.len(),
-                reasoning_tokens: reasoning_tokens(tokenizer, job.request.thinking, &outcome),
-            }),
+            Ok(result) => relay.ended(tokenizer, result),
         }
     }
 }
@@ -115,14 +101,4 @@ fn complete_alone(
         catch_unwind(AssertUnwindSafe(|| complete(engine, sequence, tokenizer, request, on_event)));
     engine.close(sequence);
     result.unwrap_or_else(|fault| resume_unwind(fault))
-}
-
-/// Tokens of the thought, its closing tag included.
-fn reasoning_tokens(tokenizer: &Tokenizer, thinking: Thinking, outcome: &Outcome) -> usize {
-    if thinking != Thinking::Open {
-        return 0;
-    }
-    let close = tokenizer.id_of("</think>");
-    let end = outcome.tokens.iter().position(|&id| Some(id) == close);
-    end.map_or(outcome.tokens.len(), |index| index + 1)
 }

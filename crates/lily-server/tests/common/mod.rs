@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -101,7 +101,7 @@ pub fn serve_script(replies: &[&[&str]], settings: Settings) -> Served {
 pub fn serve_script_context(replies: &[&[&str]], context: usize, settings: Settings) -> Served {
     let line = |pieces: &&[&str]| json!({ "pieces": pieces }).to_string();
     let lines: Vec<String> = replies.iter().map(line).collect();
-    let script = Script::parse(&lines.join("\n")).unwrap();
+    let script = Arc::new(Script::parse(&lines.join("\n")).unwrap());
     let checkpoint = Checkpoint::open(folder()).unwrap();
     let server = Server::new("tiny", settings).unwrap();
     let model = Model {

@@ -1,6 +1,7 @@
 //! Arguments of `lily serve`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -29,9 +30,16 @@ pub struct ServeArgs {
     /// Name of the model in the API; without it, the folder's name or that on the hub.
     #[arg(long, value_name = "NAME")]
     pub model_name: Option<String>,
-    /// Key that clients must send as a bearer token.
+    /// Key that clients must send as a bearer token. Other users of this machine can see it in the
+    /// list of processes; --api-key-file and the variable LILY_API_KEY keep it from them.
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,
+    /// File with the key on its first line.
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    pub api_key_file: Option<PathBuf>,
+    /// Let other machines in without a key.
+    #[arg(long, conflicts_with_all = ["api_key", "api_key_file"])]
+    pub without_key: bool,
     /// Origin of web pages that may use the server, or * for all; may be given several times.
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Vec<String>,
@@ -41,4 +49,19 @@ pub struct ServeArgs {
     /// Requests that may wait while one runs.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub queue: usize,
+    /// Most seconds of a request, waiting counted; without it, as long as it takes.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub request_timeout: Option<Duration>,
+    /// Leave out fields of requests that are unknown or not supported, and list them in the header
+    /// x-lily-ignored, instead of refusing them.
+    #[arg(long)]
+    pub lenient: bool,
+}
+
+/// Above 0, and no more than a year.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds =
+        text.parse::<f64>().ok().filter(|seconds| (0.001..=31_536_000.0).contains(seconds));
+    let seconds = seconds.ok_or("expected seconds from 0.001 to 31536000, such as 600")?;
+    Ok(Duration::from_secs_f64(seconds))
 }
