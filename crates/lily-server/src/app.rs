@@ -30,6 +30,8 @@ pub(crate) struct App {
     pub model_id: String,
     /// Seconds since 1970, when the model was ready.
     pub created: u64,
+    /// Requests that run at once.
+    pub sessions: usize,
     /// Positions of a sequence.
     pub context: usize,
     /// Ids that a token can have.
@@ -134,6 +136,8 @@ impl App {
                     stop: common.stop.clone(),
                     tools: tools.clone(),
                     sampling,
+                    logprobs: None,
+                    constraint: None,
                 };
                 let updates = Listener::new(sender.clone(), choice);
                 jobs.push(Job { request, single_call, script: script.clone(), updates });

@@ -24,6 +24,8 @@ pub(crate) struct ApiError {
     code: Option<&'static str>,
     param: Option<String>,
     message: String,
+    /// Seconds after which the request may be sent again.
+    retry_after: Option<u32>,
 }
 
 impl ApiError {
@@ -63,10 +65,21 @@ impl ApiError {
         Self { kind: "authentication_error", ..Self::request(status, "invalid_api_key", message) }
     }
 
-    /// Too many requests wait.
-    pub fn queue_full(limit: usize) -> Self {
-        let message = format!("{limit} requests are waiting already; try again later");
-        Self::server(StatusCode::TOO_MANY_REQUESTS, "queue_full", message)
+    /// Too many requests wait; in `seconds` there may be room.
+    pub fn queue_full(limit: usize, seconds: u32) -> Self {
+        let message =
+            format!("{limit} requests are waiting already; send it again in {seconds} s or later");
+        let error = Self::server(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+        Self { kind: "rate_limit_error", retry_after: Some(seconds), ..error }
+    }
+
+    /// Nothing can be run any more.
+    pub fn engine_failed(reason: &str) -> Self {
+        let message = format!(
+            "the model cannot be run: {reason}; send the request again to have it tried once more, \
+             or start the server anew"
+        );
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "engine_failed", message)
     }
 
     /// The model is not there yet.
@@ -157,7 +170,9 @@ impl ApiError {
     }
 
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, code: None, param: None, message: message.into() }
+        // What is not there may be there in a moment.
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Self { status, kind, code: None, param: None, message: message.into(), retry_after }
     }
 
     fn server(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
@@ -169,14 +184,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.body());
         let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            _ => {}
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

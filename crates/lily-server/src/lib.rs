@@ -1,7 +1,8 @@
 //! The OpenAI-compatible HTTP server.
 //!
-//! One thread owns the engine and runs one request after another, in the order of their arrival;
-//! connections are tasks that check and encode requests, wait for their turn, and pass text on.
+//! One thread owns the engine and runs as many requests side by side as the engine has sequences; the
+//! others wait in the order of their arrival. Connections are tasks that check and encode requests,
+//! wait for their turn, and pass text on.
 //! The server answers before its model is loaded, with the news that it is not.
 //! `docs/server-api.md` describes routes, fields and errors.
 
@@ -29,11 +30,13 @@ mod schema;
 mod settings;
 mod shared;
 mod sse;
+mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod thinking;
 mod tokens;
 mod tools;
+mod turns;
 mod update;
 mod watched;
 mod worker;
@@ -80,6 +83,15 @@ impl Generator {
         match self {
             Self::Engine(_) => None,
             Self::Script { script, .. } => Some(Arc::clone(script)),
+        }
+    }
+
+    /// Requests that run at once.
+    fn sessions(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.session().batch,
+            // Whoever takes the next line is known beforehand.
+            Self::Script { .. } => 1,
         }
     }
 
@@ -135,7 +147,7 @@ impl Server {
 
     /// Answers requests until `shutdown` is ready. Then no connection is accepted any more;
     /// connections that are idle or whose request is not complete are closed, waiting requests are
-    /// refused, and the running one has [`Settings::grace`] to finish; what is left then ends with
+    /// refused, and the running ones have [`Settings::grace`] to finish; what is left then ends with
     /// an error.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let Self { shared, settings } = self;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use lily_chat::CompletionRequest;
 
@@ -22,6 +23,8 @@ pub(crate) struct Job {
 /// A bounded queue between the connections and the engine's thread.
 pub(crate) struct Queue {
     limit: usize,
+    /// Jobs that run at once.
+    sessions: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -30,11 +33,16 @@ pub(crate) struct Queue {
 struct State {
     waiting: VecDeque<Job>,
     closed: bool,
+    /// Seconds that a job runs, on average of the last ones.
+    service: Option<f64>,
 }
 
+/// Longest time that a client is told to wait before it asks again, in seconds.
+const LONGEST_RETRY: f64 = 60.0;
+
 impl Queue {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default(), changed: Condvar::new() }
+    pub fn new(limit: usize, sessions: usize) -> Self {
+        Self { limit, sessions, state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Puts the jobs of a reply at the end, if there is room for one. Jobs whose client has left make
@@ -48,7 +56,7 @@ impl Queue {
             state.waiting.retain(|job| !job.updates.is_closed());
         }
         if state.waiting.len() >= self.limit {
-            return Err(ApiError::queue_full(self.limit));
+            return Err(ApiError::queue_full(self.limit, state.retry_after(self.sessions)));
         }
         state.waiting.extend(jobs);
         self.changed.notify_all();
@@ -72,6 +80,24 @@ impl Queue {
         }
     }
 
+    /// A job whose client is still there, if one waits and the queue is open.
+    pub fn try_pop(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            let job = state.waiting.pop_front()?;
+            if !job.updates.is_closed() {
+                return Some(job);
+            }
+        }
+    }
+
+    /// Notes how long a job has run.
+    pub fn note_served(&self, time: Duration) {
+        let mut state = self.lock();
+        let (new, old) = (time.as_secs_f64(), state.service);
+        state.service = Some(old.map_or(new, |old| old + (new - old) / 4.0));
+    }
+
     /// Takes no more jobs, and ends those that wait.
     pub fn close(&self) {
         let mut state = self.lock();
@@ -93,6 +119,14 @@ impl Queue {
     }
 }
 
+impl State {
+    /// Seconds until a place in the queue is likely to be free: one of the running jobs must end.
+    fn retry_after(&self, sessions: usize) -> u32 {
+        let seconds = self.service.unwrap_or(0.0) / sessions.max(1) as f64;
+        seconds.ceil().clamp(1.0, LONGEST_RETRY) as u32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +144,8 @@ mod tests {
             stop: Vec::new(),
             tools: Vec::new(),
             sampling: Sampling::greedy(),
+            logprobs: None,
+            constraint: None,
         };
         let updates = Listener::new(updates, 0);
         (vec![Job { request, single_call: false, script: None, updates }], receiver)
@@ -117,7 +153,7 @@ mod tests {
 
     #[test]
     fn jobs_come_in_order_without_those_whose_client_left() {
-        let queue = Queue::new(3);
+        let queue = Queue::new(3, 1);
         let receivers: Vec<_> = (0..3)
             .map(|id| {
                 let (job, receiver) = job(id);
@@ -128,17 +164,18 @@ mod tests {
         let kept: Vec<_> = receivers.into_iter().filter(|(id, _)| *id != 1).collect();
         assert_eq!(queue.waiting(), 2);
         assert_eq!(queue.pop().unwrap().request.prompt, [0]);
-        assert_eq!(queue.pop().unwrap().request.prompt, [2]);
+        assert_eq!(queue.try_pop().unwrap().request.prompt, [2]);
+        assert!(queue.try_pop().is_none());
         drop(kept);
     }
 
     #[test]
     fn a_full_queue_refuses_until_a_client_leaves() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, 1);
         let (first, first_receiver) = job(0);
         queue.push(first).unwrap();
         let (second, _second_receiver) = job(1);
-        assert_eq!(queue.push(second).unwrap_err(), ApiError::queue_full(1));
+        assert_eq!(queue.push(second).unwrap_err(), ApiError::queue_full(1, 1));
         drop(first_receiver);
         let (third, _third_receiver) = job(2);
         queue.push(third).unwrap();
@@ -146,8 +183,24 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_told_to_come_back_when_a_place_is_likely_to_be_free() {
+        let queue = Queue::new(0, 4);
+        let retry = |seconds: &[u64]| {
+            seconds.iter().for_each(|&s| queue.note_served(Duration::from_secs(s)));
+            let (late, _receiver) = job(0);
+            queue.push(late).unwrap_err()
+        };
+        assert_eq!(retry(&[]), ApiError::queue_full(0, 1), "nothing is known yet");
+        assert_eq!(retry(&[20]), ApiError::queue_full(0, 5), "four run at once");
+        // 20 + (40 - 20) / 4 = 25, a quarter of it is 6.25.
+        assert_eq!(retry(&[40]), ApiError::queue_full(0, 7));
+        assert_eq!(retry(&[1_000_000]), ApiError::queue_full(0, 60));
+        assert_eq!(retry(&[0; 100]), ApiError::queue_full(0, 1));
+    }
+
+    #[test]
     fn closing_ends_waiting_jobs_and_the_worker() {
-        let queue = Queue::new(2);
+        let queue = Queue::new(2, 1);
         let (first, mut receiver) = job(0);
         queue.push(first).unwrap();
         queue.close();

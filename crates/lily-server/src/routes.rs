@@ -64,7 +64,7 @@ async fn count(
 
 async fn metrics_text(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
     let worker = shared.app().ok().map(|app| &app.worker);
-    let running = worker.map_or(0, |worker| usize::from(worker.is_busy()));
+    let running = worker.map_or(0, |worker| worker.running());
     let waiting = worker.map_or(0, |worker| worker.queue.waiting());
     let text = shared.metrics.text(running, waiting);
     let text = text.ok_or_else(|| ApiError::internal("the metrics could not be written"))?;
@@ -85,13 +85,18 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
             return response;
         }
     };
-    let status = json!({
+    let mut status = json!({
         "status": "ok",
         "model": app.model_id,
-        "running": usize::from(app.worker.is_busy()),
+        "running": app.worker.running(),
         "waiting": app.worker.queue.waiting(),
+        "sessions": app.sessions,
     });
-    json_response(StatusCode::OK, &status)
+    let Some(fault) = app.worker.fault() else { return json_response(StatusCode::OK, &status) };
+    let failed = ApiError::engine_failed(&fault);
+    status["status"] = "failed".into();
+    status["error"] = failed.body()["error"].take();
+    json_response(StatusCode::SERVICE_UNAVAILABLE, &status)
 }
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {

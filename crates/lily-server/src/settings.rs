@@ -47,6 +47,8 @@ pub struct Settings {
     pub request_timeout: Option<Duration>,
     /// Requests that may wait.
     pub queue: usize,
+    /// Longest time that a chunk of a prompt should take while other requests generate.
+    pub pause: Duration,
     /// Largest request body, in bytes.
     pub body_limit: usize,
     /// Connections at one time; further ones wait to be accepted.
@@ -61,7 +63,7 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// Longest silence of a reply; then a comment or a line end is sent.
     pub heartbeat: Duration,
-    /// Time that the running request has to finish at shutdown.
+    /// Time that the running requests have to finish at shutdown.
     pub grace: Duration,
 }
 
@@ -74,6 +76,8 @@ impl Default for Settings {
             lenient: false,
             request_timeout: None,
             queue: 64,
+            // A reader hardly notices.
+            pause: Duration::from_millis(250),
             // A context of 262,144 tokens is about 1 MB of text; escapes may take six bytes each.
             body_limit: 32 << 20,
             // Some systems let a program open 256 files.

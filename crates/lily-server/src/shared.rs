@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     pub model_id: String,
     app: OnceLock<Arc<App>>,
     queue: usize,
+    pause: Duration,
     body_limit: usize,
     body_timeout: Duration,
     heartbeat: Duration,
@@ -43,6 +44,7 @@ impl Shared {
             model_id: model_id.into(),
             app: OnceLock::new(),
             queue: settings.queue,
+            pause: settings.pause,
             body_limit: settings.body_limit,
             body_timeout: settings.body_timeout,
             heartbeat: settings.heartbeat,
@@ -83,13 +85,14 @@ impl Shared {
     pub fn ready(&self, model: Model) -> io::Result<()> {
         let (context, vocab) = (model.generator.context(), model.generator.vocab());
         let tokenizer = model.encoder.tokenizer().clone();
-        let script = model.generator.script();
+        let (script, sessions) = (model.generator.script(), model.generator.sessions());
         let app = App {
-            worker: Worker::start(model.generator, tokenizer, self.queue)?,
+            worker: Worker::start(model.generator, tokenizer, self.queue, self.pause)?,
             encoder: model.encoder,
             encoding: Arc::new(Semaphore::new(1)),
             model_id: self.model_id.clone(),
             created: unix_seconds(),
+            sessions,
             context,
             vocab,
             defaults: model.defaults,
@@ -132,7 +135,7 @@ impl Shared {
     }
 
     pub fn is_busy(&self) -> bool {
-        let is_busy = |app: &Arc<App>| app.worker.is_busy() || app.worker.queue.waiting() > 0;
+        let is_busy = |app: &Arc<App>| app.worker.running() > 0 || app.worker.queue.waiting() > 0;
         self.app.get().is_some_and(is_busy)
     }
 }
