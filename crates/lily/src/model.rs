@@ -121,14 +121,20 @@ impl Source {
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
     pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
+    }
+
+    /// As [`load`](Self::load), with options of which chunk and steps ahead are set here.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
-            context,
             chunk: args.chunk,
-            all_logits,
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
-            ..EngineOptions::default()
+            ..options
         };
         self.load_on(opened, options)
     }

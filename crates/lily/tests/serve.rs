@@ -106,7 +106,7 @@ fn a_second_signal_ends_a_busy_server_at_once() {
     server.signal("-INT");
     let mut note = String::new();
     server.notes.read_line(&mut note).unwrap();
-    assert!(note.contains("finishing the running request, for at most 5 s"), "{note}");
+    assert!(note.contains("finishing the running requests, for at most 5 s"), "{note}");
     let start = Instant::now();
     server.signal("-INT");
     let (_, status) = server.end();

@@ -41,6 +41,8 @@ pub struct EngineOptions {
     pub context: usize,
     /// Sequences.
     pub batch: usize,
+    /// Takes fewer sequences if memory has no room for all of them, at least one.
+    pub shrink_batch: bool,
     /// Largest prefill chunk, in tokens.
     pub chunk: usize,
     /// Steps that can be taken back.
@@ -60,6 +62,7 @@ impl Default for EngineOptions {
         Self {
             context: 4096,
             batch: 1,
+            shrink_batch: false,
             chunk: 512,
             run_ahead: 1,
             steps_ahead: 0,
@@ -103,12 +106,19 @@ impl Engine {
         weights: Weights,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let session = session_shape(&shape, &options, device.as_ref())?;
+        let mut options = options;
+        let mut session = session_shape(&shape, &options, device.as_ref())?;
         let budget = match options.memory {
             None => device.memory_budget(&weights)?,
             given => given,
         };
-        check_memory(&shape, &session, budget)?;
+        while let Err(error) = check_memory(&shape, &session, budget) {
+            if !options.shrink_batch || options.batch == 1 {
+                return Err(error);
+            }
+            options.batch -= 1;
+            session = session_shape(&shape, &options, device.as_ref())?;
+        }
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
         let mut engine = Self {

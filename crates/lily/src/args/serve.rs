@@ -46,7 +46,11 @@ pub struct ServeArgs {
     /// Name that clients may reach the server by; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
-    /// Requests that may wait while one runs.
+    /// Requests that run at once, each with a context of its own; the others wait. Without it 4, or
+    /// as many as fit into memory.
+    #[arg(long, value_name = "N", value_parser = sessions, conflicts_with = "scripted")]
+    pub sessions: Option<usize>,
+    /// Requests that may wait while others run.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub queue: usize,
     /// Most seconds of a request, waiting counted; without it, as long as it takes.
@@ -56,6 +60,12 @@ pub struct ServeArgs {
     /// x-lily-ignored, instead of refusing them.
     #[arg(long)]
     pub lenient: bool,
+}
+
+/// From 1 to 1024.
+fn sessions(text: &str) -> Result<usize, String> {
+    let sessions = text.parse::<usize>().ok().filter(|sessions| (1..=1024).contains(sessions));
+    sessions.ok_or_else(|| "expected a number from 1 to 1024, such as 4".into())
 }
 
 /// Above 0, and no more than a year.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use lily_chat::Script;
 use lily_model::GenerationDefaults;
+use lily_model::engine::EngineOptions;
 use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
@@ -23,6 +24,9 @@ use crate::output::note;
 
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
+
+/// Requests that run at once unless the command line says otherwise.
+const SESSIONS: usize = 4;
 
 /// Connections besides those of requests that wait.
 const SPARE_CONNECTIONS: usize = 64;
@@ -152,10 +156,11 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
         }
     };
     note(format_args!(
-        "lily: {} on {}, context {}, loaded in {:.1} s",
+        "lily: {} on {}, context {}, {} at once, loaded in {:.1} s",
         text.id,
         loaded.engine.device_name(),
         args.ctx,
+        loaded.engine.session().batch,
         loaded.load_time.as_secs_f64()
     ));
     handle.ready(Model {
@@ -190,10 +195,16 @@ async fn listen(args: &ServeArgs, has_key: bool) -> Result<TcpListener> {
 /// Loads the weights on a thread of their own.
 fn load(source: Source, args: &ServeArgs) -> Result<oneshot::Receiver<Result<Loaded>>> {
     let (sender, receiver) = oneshot::channel();
-    let (model, context) = (args.model.clone(), args.ctx);
+    let model = args.model.clone();
+    let options = EngineOptions {
+        context: args.ctx,
+        batch: args.sessions.unwrap_or(SESSIONS),
+        shrink_batch: args.sessions.is_none(),
+        ..EngineOptions::default()
+    };
     std::thread::Builder::new().name("lily-load".into()).spawn(move || {
         // Nobody waits any more once the server was told to stop.
-        let _ = sender.send(source.load(&model, context, false));
+        let _ = sender.send(source.load_with(&model, options));
     })?;
     Ok(receiver)
 }
@@ -206,7 +217,7 @@ fn stop_signal(handle: Handle, grace: u64) -> Result<impl Future<Output = ()> + 
         either(&mut interrupt, &mut terminate).await;
         if handle.is_busy() {
             note(format_args!(
-                "lily: finishing the running request, for at most {grace} s; a second signal ends \
+                "lily: finishing the running requests, for at most {grace} s; a second signal ends \
                  at once"
             ));
         } else {
