@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use lily_model::engine::{Engine, Finish, Generation, Progress, SequenceId};
+use lily_model::engine::{Chosen, Constraint, Engine, Generation, SequenceId};
 use lily_model::sampling::Sampling;
-use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
+use lily_text::Thinking;
 
 use crate::ChatError;
 use crate::parser::{ToolCall, ToolSpec};
@@ -27,13 +27,22 @@ pub struct CompletionRequest {
     pub tools: Vec<ToolSpec>,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Log probabilities of every token, and of so many of the most likely ones at its place.
+    pub logprobs: Option<usize>,
+    /// What the text must look like.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
+/// Receives events. It may stop the work.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
 /// Something happened; the receiver may stop the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// So many tokens of the prompt are read.
     Prefilled(usize),
+    /// An engine chose a token, a stop token too. Comes in front of its text.
+    Token(&'a Chosen),
     /// So many tokens are generated. Comes behind the text of each token, also while there is none
     /// or it is held back, so that work can be stopped within one token.
     Generated(usize),
@@ -139,62 +148,6 @@ pub struct Outcome {
     pub timings: Timings,
 }
 
-/// Runs a completion on an open sequence.
-///
-/// # Errors
-/// The engine refuses the prompt or fails, or a stop string is empty.
-pub fn complete(
-    engine: &mut Engine,
-    sequence: SequenceId,
-    tokenizer: &Tokenizer,
-    request: &CompletionRequest,
-    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-) -> Result<Outcome, ChatError> {
-    let mut writer = Writer::new(tokenizer, request, on_event)?;
-    let generation = Generation {
-        limit: request.max_tokens,
-        stop_ids: request.stop_ids.clone(),
-        sampling: request.sampling.clone(),
-    };
-    let start = Instant::now();
-    let mut first_token = Duration::ZERO;
-    let mut tokens: Vec<u32> = Vec::new();
-    let finish =
-        engine.generate(
-            sequence,
-            &request.prompt,
-            &generation,
-            &mut |progress| match progress {
-                Progress::Prefilled(n) => writer.report(Event::Prefilled(n)),
-                Progress::Token(id) => {
-                    if tokens.is_empty() {
-                        first_token = start.elapsed();
-                    }
-                    tokens.push(id);
-                    if request.stop_ids.contains(&id) {
-                        return ControlFlow::Continue(());
-                    }
-                    match writer.push(id, tokens.len()) {
-                        ControlFlow::Continue(()) => writer.report(Event::Generated(tokens.len())),
-                        ControlFlow::Break(()) => ControlFlow::Break(()),
-                    }
-                }
-            },
-        )?;
-    let finish = match finish {
-        Finish::Stop(_) => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::Cancelled => FinishReason::Cancelled,
-    };
-    let timings = Timings {
-        first_token,
-        total: start.elapsed(),
-        prompt_tokens: request.prompt.len(),
-        completion_tokens: tokens.len(),
-    };
-    Ok(writer.outcome(tokens, finish, timings))
-}
-
 /// Runs a completion of a model without a tokenizer: no text, and no stop strings. `on_token` may
 /// stop the work.
 ///
@@ -211,7 +164,7 @@ pub fn complete_ids(
     let mut first_token = Duration::ZERO;
     let mut tokens = Vec::new();
     let finish = engine.generate(sequence, prompt, generation, &mut |progress| {
-        let Progress::Token(id) = progress else { return ControlFlow::Continue(()) };
+        let Some(id) = progress.token() else { return ControlFlow::Continue(()) };
         if tokens.is_empty() {
             first_token = start.elapsed();
         }
@@ -223,11 +176,7 @@ pub fn complete_ids(
         content: String::new(),
         tool_calls: Vec::new(),
         unfinished_call: None,
-        finish: match finish {
-            Finish::Stop(_) => FinishReason::Stop,
-            Finish::Length => FinishReason::Length,
-            Finish::Cancelled => FinishReason::Cancelled,
-        },
+        finish: finish.into(),
         timings: Timings {
             first_token,
             total: start.elapsed(),
@@ -238,116 +187,15 @@ pub fn complete_ids(
     })
 }
 
-/// From ids to the two texts.
-pub(crate) struct Writer<'a> {
-    detokenizer: Detokenizer,
-    splitter: ReasoningSplitter,
-    /// Act on the answer only, counted from just after the thought.
-    stops: StopStrings,
-    reasoning: String,
-    content: String,
-    stopped: bool,
-    on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-}
-
-impl<'a> Writer<'a> {
-    /// A writer at the beginning of a text.
-    pub fn new(
-        tokenizer: &Tokenizer,
-        request: &CompletionRequest,
-        on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<Self, ChatError> {
-        Ok(Self {
-            detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
-            splitter: ReasoningSplitter::new(request.thinking),
-            stops: StopStrings::new(&request.stop)?,
-            reasoning: String::new(),
-            content: String::new(),
-            stopped: false,
-            on_event,
-        })
-    }
-
-    /// Tells the receiver, who may stop the work.
-    pub fn report(&mut self, event: Event<'_>) -> ControlFlow<()> {
-        (self.on_event)(event)
-    }
-
-    /// Adds a token, the `count`-th of the completion.
-    pub fn push(&mut self, id: u32, count: usize) -> ControlFlow<()> {
-        let piece = self.detokenizer.push(id).to_owned();
-        self.push_text(&piece, count)
-    }
-
-    /// Adds whole characters; with them the completion has `count` tokens.
-    pub fn push_text(&mut self, piece: &str, count: usize) -> ControlFlow<()> {
-        let split = self.splitter.push(piece);
-        let step = self.stops.push(split.content, count);
-        self.stopped = step.stop.is_some();
-        let flow = emit(
-            self.on_event,
-            (split.reasoning, &mut self.reasoning),
-            (step.text, &mut self.content),
-        );
-        if self.stopped { ControlFlow::Break(()) } else { flow }
-    }
-
-    /// Ends the text, for the reason that the model's side gives.
-    pub fn outcome(mut self, tokens: Vec<u32>, finish: FinishReason, timings: Timings) -> Outcome {
-        // What was held back belongs to the text unless a stop string ended it.
-        let flow = if self.stopped { ControlFlow::Continue(()) } else { self.finish() };
-        let finish = match finish {
-            FinishReason::Cancelled if self.stopped => FinishReason::Stop,
-            _ if flow.is_break() => FinishReason::Cancelled,
-            finish => finish,
-        };
-        let Self { reasoning, content, .. } = self;
-        Outcome {
-            reasoning,
-            content,
-            tool_calls: Vec::new(),
-            unfinished_call: None,
-            tokens,
-            finish,
-            timings,
-        }
-    }
-
-    /// Gives out everything that waited.
-    fn finish(&mut self) -> ControlFlow<()> {
-        let piece = self.detokenizer.finish();
-        let split = self.splitter.push(piece);
-        let (mut reasoning, mut content) = (split.reasoning.to_string(), String::new());
-        content.push_str(self.stops.push(split.content, usize::MAX).text);
-        let rest = self.splitter.finish();
-        reasoning.push_str(rest.reasoning);
-        content.push_str(self.stops.push(rest.content, usize::MAX).text);
-        content.push_str(self.stops.finish());
-        emit(self.on_event, (&reasoning, &mut self.reasoning), (&content, &mut self.content))
-    }
-}
-
-fn emit(
-    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    (reasoning, all_reasoning): (&str, &mut String),
-    (content, all_content): (&str, &mut String),
-) -> ControlFlow<()> {
-    all_reasoning.push_str(reasoning);
-    all_content.push_str(content);
-    if reasoning.is_empty() && content.is_empty() {
-        return ControlFlow::Continue(());
-    }
-    on_event(Event::Text { reasoning, content })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builtin_model;
+    use crate::{builtin_model, complete};
     use lily_cpu::{CpuDevice, CpuOptions};
     use lily_model::Checkpoint;
     use lily_model::engine::EngineOptions;
     use lily_model::plan::model_shape;
+    use lily_text::Tokenizer;
 
     /// One byte of a character of four: its text waits for the others.
     const LEAD_BYTE: u32 = 0xf0;
@@ -374,6 +222,8 @@ mod tests {
             stop: stop.iter().map(ToString::to_string).collect(),
             tools: Vec::new(),
             sampling,
+            logprobs: None,
+            constraint: None,
         };
         let tokenizer = Tokenizer::open(folder.path()).unwrap();
         let outcome = complete(&mut engine, sequence, &tokenizer, &request, &mut |event| {

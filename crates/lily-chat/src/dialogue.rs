@@ -169,6 +169,8 @@ impl Dialogue {
             stop: self.options.stop.clone(),
             tools: Vec::new(),
             sampling: Sampling { seed, ..self.options.sampling.clone() },
+            logprobs: None,
+            constraint: None,
         };
         self.turns += 1;
         let (outcome, reused_tokens) =

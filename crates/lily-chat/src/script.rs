@@ -6,13 +6,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use lily_text::{Markers, Tokenizer};
 use serde::Deserialize;
 
 use crate::ChatError;
-use crate::completion::{CompletionRequest, Event, FinishReason, Outcome, Timings, Writer};
+use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome};
+use crate::stepwise::Reply;
 
 /// Why a script cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -80,9 +80,139 @@ impl Script {
     }
 }
 
-/// Says `pieces` instead of running a model, one piece a step. The text passes as it is written;
-/// its tokens are counted by the tokenizer, in which control tokens act as such. Behind the last
-/// piece comes the first of the request's stop tokens, if the limit leaves room for it.
+/// A completion whose words are known, under way: one piece a step. The text passes as it is
+/// written; its tokens are counted by the tokenizer, in which control tokens act as such. Behind the
+/// last piece comes the first of the request's stop tokens, if the limit leaves room for it.
+pub struct ScriptedCompletion {
+    pieces: Arc<[String]>,
+    /// Pieces that were said; none before the prompt is read.
+    said: Option<usize>,
+    tokenizer: Tokenizer,
+    prompt_tokens: usize,
+    max_tokens: usize,
+    stop_ids: Vec<u32>,
+    reply: Reply,
+}
+
+impl ScriptedCompletion {
+    /// Begins to say `pieces` instead of running a model.
+    ///
+    /// # Errors
+    /// A stop string is empty.
+    pub fn start(
+        pieces: Arc<[String]>,
+        tokenizer: &Tokenizer,
+        request: &CompletionRequest,
+    ) -> Result<Self, ChatError> {
+        Ok(Self {
+            pieces,
+            said: None,
+            tokenizer: tokenizer.clone(),
+            prompt_tokens: request.prompt.len(),
+            max_tokens: request.max_tokens,
+            stop_ids: request.stop_ids.clone(),
+            reply: Reply::new(tokenizer, request)?,
+        })
+    }
+
+    /// Reads the prompt, or says one piece. Gives `false` once the completion has ended, behind its
+    /// last text.
+    ///
+    /// # Errors
+    /// The piece cannot be tokenized.
+    pub fn advance(&mut self, on_event: &mut OnEvent<'_>) -> Result<bool, ChatError> {
+        if self.reply.has_ended() {
+            return Ok(false);
+        }
+        let finish = match self.said {
+            None => {
+                self.said = Some(0);
+                let flow = on_event(Event::Prefilled(self.prompt_tokens));
+                flow.is_break().then_some(FinishReason::Cancelled)
+            }
+            Some(said) => {
+                self.said = Some(said + 1);
+                match self.pieces.get(said).cloned() {
+                    Some(piece) => {
+                        let ids = self.tokenizer.encode(&piece, Markers::Control)?;
+                        self.step(&piece, &ids, on_event)
+                    }
+                    None => Some(self.last_step()),
+                }
+            }
+        };
+        if let Some(finish) = finish {
+            self.reply.end(finish, on_event);
+        }
+        Ok(finish.is_none())
+    }
+
+    /// What came of it; cancelled if it was not at its end.
+    pub fn finish(self) -> Outcome {
+        self.reply.outcome()
+    }
+
+    /// Whether the prompt is read.
+    pub fn is_prompt_read(&self) -> bool {
+        self.said.is_some()
+    }
+
+    fn last_step(&mut self) -> FinishReason {
+        if self.reply.tokens.len() >= self.max_tokens {
+            return FinishReason::Length;
+        }
+        self.reply.tokens.extend(self.stop_ids.first());
+        FinishReason::Stop
+    }
+
+    /// Says one piece; gives the reason if the text ends with it.
+    fn step(
+        &mut self,
+        piece: &str,
+        ids: &[u32],
+        on_event: &mut OnEvent<'_>,
+    ) -> Option<FinishReason> {
+        let room = self.max_tokens - self.reply.tokens.len();
+        if room == 0 {
+            return Some(FinishReason::Length);
+        }
+        if !ids.is_empty() {
+            self.reply.note_first();
+        }
+        let end = ids.iter().position(|id| self.stop_ids.contains(id));
+        let said = end.unwrap_or(ids.len()).min(room);
+        let is_whole = said == ids.len() && !ids.iter().any(|&id| self.tokenizer.is_special(id));
+        let flow = if is_whole {
+            self.reply.tokens.extend(ids);
+            let count = self.reply.tokens.len();
+            self.reply.writer.push_text(piece, count, on_event)
+        } else {
+            self.step_by_token(&ids[..said], on_event)
+        };
+        if flow.is_break() {
+            return Some(FinishReason::Cancelled);
+        }
+        if said < ids.len() {
+            let Some(_) = end.filter(|&end| end < room) else { return Some(FinishReason::Length) };
+            self.reply.tokens.push(ids[said]);
+            return Some(FinishReason::Stop);
+        }
+        match on_event(Event::Generated(self.reply.tokens.len())) {
+            ControlFlow::Continue(()) => None,
+            ControlFlow::Break(()) => Some(FinishReason::Cancelled),
+        }
+    }
+
+    fn step_by_token(&mut self, ids: &[u32], on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
+        ids.iter().try_for_each(|&id| {
+            self.reply.tokens.push(id);
+            let count = self.reply.tokens.len();
+            self.reply.writer.push(id, count, on_event)
+        })
+    }
+}
+
+/// Says `pieces` from the first to the last, as [`ScriptedCompletion`].
 ///
 /// # Errors
 /// A piece cannot be tokenized, or a stop string is empty.
@@ -90,97 +220,11 @@ pub fn complete_script(
     pieces: &[String],
     tokenizer: &Tokenizer,
     request: &CompletionRequest,
-    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    on_event: &mut OnEvent<'_>,
 ) -> Result<Outcome, ChatError> {
-    let start = Instant::now();
-    let mut run = Run {
-        writer: Writer::new(tokenizer, request, on_event)?,
-        tokenizer,
-        request,
-        tokens: Vec::new(),
-        first_token: None,
-        start,
-    };
-    let finish = match run.read_prompt() {
-        ControlFlow::Break(()) => FinishReason::Cancelled,
-        ControlFlow::Continue(()) => run.say(pieces)?,
-    };
-    let Run { writer, tokens, first_token, .. } = run;
-    let timings = Timings {
-        first_token: first_token.unwrap_or(Duration::ZERO),
-        total: start.elapsed(),
-        prompt_tokens: request.prompt.len(),
-        completion_tokens: tokens.len(),
-    };
-    Ok(writer.outcome(tokens, finish, timings))
-}
-
-struct Run<'a> {
-    writer: Writer<'a>,
-    tokenizer: &'a Tokenizer,
-    request: &'a CompletionRequest,
-    tokens: Vec<u32>,
-    first_token: Option<Duration>,
-    start: Instant,
-}
-
-impl Run<'_> {
-    fn read_prompt(&mut self) -> ControlFlow<()> {
-        self.writer.report(Event::Prefilled(self.request.prompt.len()))
-    }
-
-    fn say(&mut self, pieces: &[String]) -> Result<FinishReason, ChatError> {
-        for piece in pieces {
-            let ids = self.tokenizer.encode(piece, Markers::Control)?;
-            if let Some(finish) = self.step(piece, &ids) {
-                return Ok(finish);
-            }
-        }
-        if self.tokens.len() >= self.request.max_tokens {
-            return Ok(FinishReason::Length);
-        }
-        self.tokens.extend(self.request.stop_ids.first());
-        Ok(FinishReason::Stop)
-    }
-
-    /// Says one piece; gives the reason if the text ends with it.
-    fn step(&mut self, piece: &str, ids: &[u32]) -> Option<FinishReason> {
-        let room = self.request.max_tokens - self.tokens.len();
-        if room == 0 {
-            return Some(FinishReason::Length);
-        }
-        if !ids.is_empty() {
-            self.first_token.get_or_insert_with(|| self.start.elapsed());
-        }
-        let end = ids.iter().position(|id| self.request.stop_ids.contains(id));
-        let said = end.unwrap_or(ids.len()).min(room);
-        let is_whole = said == ids.len() && !ids.iter().any(|&id| self.tokenizer.is_special(id));
-        let flow = if is_whole {
-            self.tokens.extend(ids);
-            self.writer.push_text(piece, self.tokens.len())
-        } else {
-            self.step_by_token(&ids[..said])
-        };
-        if flow.is_break() {
-            return Some(FinishReason::Cancelled);
-        }
-        if said < ids.len() {
-            let Some(_) = end.filter(|&end| end < room) else { return Some(FinishReason::Length) };
-            self.tokens.push(ids[said]);
-            return Some(FinishReason::Stop);
-        }
-        match self.writer.report(Event::Generated(self.tokens.len())) {
-            ControlFlow::Continue(()) => None,
-            ControlFlow::Break(()) => Some(FinishReason::Cancelled),
-        }
-    }
-
-    fn step_by_token(&mut self, ids: &[u32]) -> ControlFlow<()> {
-        ids.iter().try_for_each(|&id| {
-            self.tokens.push(id);
-            self.writer.push(id, self.tokens.len())
-        })
-    }
+    let mut completion = ScriptedCompletion::start(pieces.into(), tokenizer, request)?;
+    while completion.advance(on_event)? {}
+    Ok(completion.finish())
 }
 
 #[cfg(test)]
@@ -204,6 +248,8 @@ mod tests {
             stop: stop.iter().map(ToString::to_string).collect(),
             tools: Vec::new(),
             sampling: Sampling::greedy(),
+            logprobs: None,
+            constraint: None,
         };
         let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();
         let mut texts = Vec::new();
