@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod builtin;
 mod completion;
 mod conversation;
@@ -26,8 +27,6 @@ pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
-pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
+pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};
-pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
-pub use script::{Script, ScriptError, complete_script};

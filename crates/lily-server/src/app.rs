@@ -130,10 +130,13 @@ impl App {
                     max_tokens: common.max_tokens.unwrap_or(left).min(left),
                     prompt: prompt.ids.clone(),
                     thinking,
+                    thinking_budget,
                     stop_ids: self.stop_ids.clone(),
                     stop: common.stop.clone(),
                     tools: tools.clone(),
                     sampling,
+                    logprobs: common.logprobs,
+                    constraint: None,
                 };
                 let updates = Listener::new(sender.clone(), choice);
                 jobs.push(Job { request, single_call, script: script.clone(), updates });

@@ -105,11 +105,14 @@ mod tests {
         let request = CompletionRequest {
             prompt: vec![id],
             thinking: Thinking::Absent,
+            thinking_budget: None,
             max_tokens: 1,
             stop_ids: Vec::new(),
             stop: Vec::new(),
             tools: Vec::new(),
             sampling: Sampling::greedy(),
+            logprobs: None,
+            constraint: None,
         };
         let updates = Listener::new(updates, 0);
         (vec![Job { request, single_call: false, script: None, updates }], receiver)
