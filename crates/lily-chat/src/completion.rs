@@ -17,6 +17,9 @@ pub struct CompletionRequest {
     pub prompt: Vec<u32>,
     /// Whether the prompt ends inside a thought.
     pub thinking: Thinking,
+    /// Most tokens of a thought that the prompt has opened; it is closed behind them, with a few
+    /// tokens more. `None` leaves it to the model.
+    pub thinking_budget: Option<usize>,
     /// Most tokens to generate.
     pub max_tokens: usize,
     /// Tokens that end the text.
@@ -217,6 +220,7 @@ mod tests {
             // Two chunks.
             prompt: vec![1; 100],
             thinking: Thinking::Absent,
+            thinking_budget: None,
             max_tokens: 100,
             stop_ids: Vec::new(),
             stop: stop.iter().map(ToString::to_string).collect(),

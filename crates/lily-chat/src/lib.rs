@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod builtin;
 mod completion;
 mod conversation;
@@ -30,4 +31,5 @@ pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, T
 pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use script::{Script, ScriptError, complete_script};
+pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};

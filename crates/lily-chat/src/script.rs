@@ -3,14 +3,16 @@
 //! It takes the engine's place where a test needs to know the text beforehand. Everything around
 //! it, from the chat template to the stop strings, is what a real model has.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lily_text::{Markers, Tokenizer};
+use lily_model::engine::{Chosen, TokenLogprobs};
+use lily_text::{Markers, Thinking, Tokenizer};
 use serde::Deserialize;
 
 use crate::ChatError;
+use crate::budget::{CLOSE, SEAM};
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome};
 use crate::stepwise::Reply;
 
@@ -82,7 +84,8 @@ impl Script {
 
 /// A completion whose words are known, under way: one piece a step. The text passes as it is
 /// written; its tokens are counted by the tokenizer, in which control tokens act as such. Behind the
-/// last piece comes the first of the request's stop tokens, if the limit leaves room for it.
+/// last piece comes the first of the request's stop tokens, if the limit leaves room for it. A
+/// thought that its budget cuts goes on behind its own end.
 pub struct ScriptedCompletion {
     pieces: Arc<[String]>,
     /// Pieces that were said; none before the prompt is read.
@@ -91,6 +94,8 @@ pub struct ScriptedCompletion {
     prompt_tokens: usize,
     max_tokens: usize,
     stop_ids: Vec<u32>,
+    /// Log probabilities of so many tokens at each place.
+    logprobs: Option<usize>,
     reply: Reply,
 }
 
@@ -104,8 +109,15 @@ impl ScriptedCompletion {
         tokenizer: &Tokenizer,
         request: &CompletionRequest,
     ) -> Result<Self, ChatError> {
+        let pieces = match request.thinking_budget {
+            Some(budget) if request.thinking == Thinking::Open => {
+                within_budget(pieces, tokenizer, budget)?
+            }
+            _ => pieces,
+        };
         Ok(Self {
             pieces,
+            logprobs: request.logprobs,
             said: None,
             tokenizer: tokenizer.clone(),
             prompt_tokens: request.prompt.len(),
@@ -183,9 +195,9 @@ impl ScriptedCompletion {
         let said = end.unwrap_or(ids.len()).min(room);
         let is_whole = said == ids.len() && !ids.iter().any(|&id| self.tokenizer.is_special(id));
         let flow = if is_whole {
-            self.reply.tokens.extend(ids);
-            let count = self.reply.tokens.len();
-            self.reply.writer.push_text(piece, count, on_event)
+            let flow = ids.iter().try_for_each(|&id| self.note(id, on_event));
+            let written = self.reply.writer.push_text(piece, on_event);
+            if flow.is_break() { flow } else { written }
         } else {
             self.step_by_token(&ids[..said], on_event)
         };
@@ -205,11 +217,69 @@ impl ScriptedCompletion {
 
     fn step_by_token(&mut self, ids: &[u32], on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
         ids.iter().try_for_each(|&id| {
-            self.reply.tokens.push(id);
-            let count = self.reply.tokens.len();
-            self.reply.writer.push(id, count, on_event)
+            self.note(id, on_event)?;
+            self.reply.writer.push(id, on_event)
         })
     }
+
+    /// Counts a token. There was no other choice: its probability is one.
+    fn note(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
+        self.reply.tokens.push(id);
+        let logprobs = self.logprobs.map(|top| TokenLogprobs {
+            chosen: 0.0,
+            top: if top > 0 { vec![(id, 0.0)] } else { Vec::new() },
+        });
+        on_event(Event::Token(&Chosen { id, logprobs }))
+    }
+}
+
+/// The pieces with a thought of at most `budget` tokens: one that is longer is cut and closed, and
+/// the text goes on behind its own end.
+fn within_budget(
+    pieces: Arc<[String]>,
+    tokenizer: &Tokenizer,
+    budget: usize,
+) -> Result<Arc<[String]>, ChatError> {
+    let whole = pieces.concat();
+    let end = whole.find(CLOSE);
+    let (mut left, mut start) = (budget, 0);
+    for piece in pieces.iter() {
+        // Of the piece, what belongs to the thought.
+        let within = end.unwrap_or(whole.len()).saturating_sub(start).min(piece.len());
+        let Some(thought) = piece.get(..within) else { break };
+        let ids = tokenizer.encode(thought, Markers::Control)?;
+        if ids.len() > left {
+            let mut kept = tokenizer.decode(&ids[..left]);
+            while !thought.starts_with(&kept) {
+                // In the middle of a character.
+                kept.pop();
+            }
+            let behind = end.map_or(whole.len(), |end| end + CLOSE.len());
+            let mut bound = parts(&pieces, 0..start + kept.len());
+            bound.push(format!("{}{CLOSE}{}", SEAM.0, SEAM.1));
+            bound.extend(parts(&pieces, behind..whole.len()));
+            return Ok(bound.into());
+        }
+        left -= ids.len();
+        start += piece.len();
+        if end.is_some_and(|end| end < start) {
+            break;
+        }
+    }
+    Ok(pieces)
+}
+
+/// What pieces have in a range of their joined text.
+fn parts(pieces: &[String], range: Range<usize>) -> Vec<String> {
+    let mut start = 0;
+    let mut parts = Vec::new();
+    for piece in pieces {
+        let first = range.start.clamp(start, start + piece.len()) - start;
+        let last = range.end.clamp(start, start + piece.len()) - start;
+        parts.extend(piece.get(first..last).filter(|part| !part.is_empty()).map(str::to_owned));
+        start += piece.len();
+    }
+    parts
 }
 
 /// Says `pieces` from the first to the last, as [`ScriptedCompletion`].
@@ -231,7 +301,7 @@ pub fn complete_script(
 mod tests {
     use super::*;
     use lily_model::sampling::Sampling;
-    use lily_text::{SYNTH_MIN_VOCAB, Thinking, synth_tokenizer_files};
+    use lily_text::{SYNTH_MIN_VOCAB, synth_tokenizer_files};
 
     fn tokenizer() -> Tokenizer {
         let files = synth_tokenizer_files(SYNTH_MIN_VOCAB).unwrap();
@@ -243,6 +313,7 @@ mod tests {
         let request = CompletionRequest {
             prompt: vec![1; 3],
             thinking: Thinking::Open,
+            thinking_budget: None,
             max_tokens,
             stop_ids: vec![tokenizer.id_of("<|im_end|>").unwrap()],
             stop: stop.iter().map(ToString::to_string).collect(),
@@ -269,7 +340,7 @@ mod tests {
             (outcome.reasoning.as_str(), outcome.content.as_str()),
             ("hmm", "Yes, é\u{301}")
         );
-        assert_eq!(texts, ["hm|", "m|Yes", "|, é\u{301}"]);
+        assert_eq!(texts, ["hm|", "m|", "|Yes", "|, é\u{301}"]);
         assert_eq!(outcome.finish, FinishReason::Stop);
         // Bytes, the closing tag as one token, and the token that ends the turn.
         assert_eq!(outcome.tokens.len(), 3 + 1 + 1 + 2 + 3 + 6 + 1);
@@ -287,6 +358,24 @@ mod tests {
         let (outcome, _) = say(&["</think>ab<|im_end|>cd", "ef"], 50, &[]);
         assert_eq!((outcome.content.as_str(), outcome.finish), ("ab", FinishReason::Stop));
         assert_eq!(outcome.tokens.len(), 4);
+    }
+
+    #[test]
+    fn a_thought_is_cut_at_its_budget_whatever_the_pieces() {
+        let tokenizer = tokenizer();
+        let bound = |pieces: &[&str], budget| {
+            let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();
+            within_budget(pieces.into(), &tokenizer, budget).unwrap().to_vec()
+        };
+        let cut = "\n</think>\n\n";
+        assert_eq!(bound(&["abc", "def</think>x", "y"], 4), ["abc", "d", cut, "x", "y"]);
+        assert_eq!(bound(&["abc", "def</th", "ink>x", "y"], 4), ["abc", "d", cut, "x", "y"]);
+        assert_eq!(bound(&["abc", "def"], 3), ["abc", cut]);
+        // Not in the middle of a character.
+        assert_eq!(bound(&["aé</think>x"], 2), ["a", cut, "x"]);
+        for whole in [&["abc", "def</think>x", "y"][..], &["abcdef", "</think>xyz"]] {
+            assert_eq!(bound(whole, 6), whole);
+        }
     }
 
     #[test]

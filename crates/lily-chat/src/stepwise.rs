@@ -7,6 +7,7 @@ use lily_model::engine::{Engine, Finish, Generation, Progress, Run, SequenceId};
 use lily_text::Tokenizer;
 
 use crate::ChatError;
+use crate::budget::ThinkingBudget;
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings};
 use crate::writer::Writer;
 
@@ -84,7 +85,12 @@ impl Completion {
             stop_ids: request.stop_ids.clone(),
             sampling: request.sampling.clone(),
             logprobs: request.logprobs,
-            constraint: request.constraint.clone(),
+            constraint: ThinkingBudget::bind(
+                request.thinking_budget,
+                request.thinking,
+                tokenizer,
+                request.constraint.clone(),
+            ),
         };
         Ok(Self { run: engine.start(sequence, &request.prompt, generation)?, reply })
     }
@@ -128,7 +134,7 @@ impl Completion {
             return ControlFlow::Continue(());
         }
         let count = self.reply.tokens.len();
-        match self.reply.writer.push(id, count, on_event) {
+        match self.reply.writer.push(id, on_event) {
             ControlFlow::Continue(()) => on_event(Event::Generated(count)),
             ControlFlow::Break(()) => ControlFlow::Break(()),
         }

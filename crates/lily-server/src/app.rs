@@ -132,11 +132,12 @@ impl App {
                     max_tokens: common.max_tokens.unwrap_or(left).min(left),
                     prompt: prompt.ids.clone(),
                     thinking,
+                    thinking_budget,
                     stop_ids: self.stop_ids.clone(),
                     stop: common.stop.clone(),
                     tools: tools.clone(),
                     sampling,
-                    logprobs: None,
+                    logprobs: common.logprobs,
                     constraint: None,
                 };
                 let updates = Listener::new(sender.clone(), choice);

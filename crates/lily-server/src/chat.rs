@@ -16,7 +16,7 @@ use crate::fields::{Fields, Mode};
 use crate::messages::messages;
 use crate::reply::Kind;
 use crate::respond::respond;
-use crate::schema::{Common, Served};
+use crate::schema::{Common, MAX_TOP_LOGPROBS, Served};
 use crate::shared::Shared;
 use crate::thinking::ThinkingOptions;
 use crate::tools::Tools;
@@ -89,7 +89,8 @@ impl ChatRequest {
         variables: &[String],
     ) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body, mode)?;
-        let common = Common::take(&mut fields, served)?;
+        let mut common = Common::take(&mut fields, served)?;
+        common.logprobs = logprobs(&mut fields)?;
         let tools = Tools::take(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&["service_tier", "safety_identifier"]);
@@ -105,12 +106,22 @@ impl ChatRequest {
 /// Fields of the API that this server does not have yet.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     fields.refuse("response_format", |value| *value == json!({ "type": "text" }))?;
-    fields.refuse("logprobs", |value| *value == Value::Bool(false))?;
-    fields.refuse("top_logprobs", |value| value.as_u64() == Some(0))?;
     fields.refuse("modalities", |value| *value == json!(["text"]))?;
     fields.refuse("verbosity", |value| value == "medium")?;
     for field in ["audio", "prediction", "web_search_options"] {
         fields.refuse(field, |_| false)?;
     }
     Ok(())
+}
+
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let asked = fields.flag("logprobs")?.unwrap_or(false);
+    let top = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
+    match top {
+        Some(top) if top > 0 && !asked => {
+            let message = "`top_logprobs` needs `logprobs` = true; leave it out otherwise";
+            Err(ApiError::field("top_logprobs", message))
+        }
+        top => Ok(asked.then(|| top.and_then(|top| usize::try_from(top).ok()).unwrap_or(0))),
+    }
 }

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::fields::{Fields, Mode, wrong_type};
 use crate::reply::Kind;
 use crate::respond::respond;
-use crate::schema::{Common, MAX_CHOICES, Served};
+use crate::schema::{Common, MAX_CHOICES, MAX_TOP_LOGPROBS, Served};
 use crate::shared::Shared;
 
 /// Goes on with a text.
@@ -85,11 +85,16 @@ impl TextRequest {
     /// Checks a body.
     pub fn parse(body: &[u8], mode: Mode, served: &Served) -> Result<Self, ApiError> {
         let mut fields = Fields::parse(body, mode)?;
-        let common = Common::take(&mut fields, served)?;
+        let mut common = Common::take(&mut fields, served)?;
         let echo = fields.flag("echo")?.unwrap_or(false);
+        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?;
+        common.logprobs = logprobs.and_then(|top| usize::try_from(top).ok());
+        if echo && common.logprobs.is_some() {
+            let message = "`logprobs` of an `echo` are not supported by this server; leave one out";
+            return Err(ApiError::field("logprobs", message));
+        }
         fields.refuse("suffix", |value| value == "")?;
         fields.refuse("best_of", |value| value.as_u64() == Some(common.n as u64))?;
-        fields.refuse("logprobs", |_| false)?;
         let prompts = Prompt::all(fields.take("prompt"), served.vocab)?;
         let choices = prompts.len().saturating_mul(common.n);
         if choices > MAX_CHOICES {

@@ -43,6 +43,9 @@ pub(crate) struct Limits {
 
 /// Memory for what was read and not understood yet. It bounds the head of a request, though not to the byte.
 const BUFFER_BYTES: usize = 64 << 10;
+/// The end of a body and the end of what its client sends may come in one packet: time for the
+/// handler of a request to take the one before the other is told.
+const BODY_GRACE: Duration = Duration::from_millis(500);
 /// Pause after a failure to accept that is not the client's, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -152,6 +155,19 @@ struct State {
     stalled: Option<Instant>,
     /// The request that is being answered is here as a whole.
     is_complete: bool,
+    /// Since when the client sends no more although its request is not known to be whole.
+    ended: Option<Instant>,
+}
+
+/// What it means that a client sends no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It is gone, or broke off.
+    Closed,
+    /// It waits for its answer.
+    Waits,
+    /// To be asked again after so long.
+    Unknown(Duration),
 }
 
 /// Whether the client of a request still sends. One that has closed its side may wait for its
@@ -194,7 +210,7 @@ enum Phase {
 impl Activity {
     fn new() -> Self {
         let phase = Phase::Head(Instant::now());
-        let state = State { phase, stalled: None, is_complete: false };
+        let state = State { phase, stalled: None, is_complete: false, ended: None };
         Self {
             state: Arc::new(Mutex::new(state)),
             half_closed: Arc::new(watch::Sender::new(false)),
@@ -210,11 +226,24 @@ impl Activity {
         Presence { activity: self.clone(), half_closed: self.half_closed.subscribe() }
     }
 
-    /// The client sends no more. Says whether its request is here as a whole and must be answered.
-    pub fn ended(&self) -> bool {
+    /// The client sends no more. Says what to make of it.
+    pub fn ended(&self) -> End {
         self.half_closed.send_replace(true);
-        let state = self.lock();
-        state.is_complete && matches!(state.phase, Phase::Answering)
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Answering) {
+            return End::Closed;
+        }
+        if state.is_complete {
+            return End::Waits;
+        }
+        match state.ended {
+            None => {
+                state.ended = Some(Instant::now());
+                End::Unknown(BODY_GRACE)
+            }
+            Some(since) if since.elapsed() < BODY_GRACE => End::Waits,
+            Some(_) => End::Closed,
+        }
     }
 
     /// Bytes came.

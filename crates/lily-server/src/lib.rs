@@ -17,6 +17,7 @@ mod error;
 mod fields;
 mod guard;
 mod json;
+mod logprobs;
 mod messages;
 mod metrics;
 mod models;

@@ -139,6 +139,7 @@ mod tests {
         let request = CompletionRequest {
             prompt: vec![id],
             thinking: Thinking::Absent,
+            thinking_budget: None,
             max_tokens: 1,
             stop_ids: Vec::new(),
             stop: Vec::new(),

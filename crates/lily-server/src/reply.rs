@@ -2,8 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lily_model::engine::Chosen;
+use lily_text::Tokenizer;
 use serde_json::{Value, json};
 
+use crate::logprobs;
 use crate::schema::random;
 use crate::update::{Finished, Update};
 
@@ -21,6 +24,8 @@ pub(crate) struct Reply {
     id: String,
     created: u64,
     model: String,
+    /// Of the texts of tokens, if their probabilities are told.
+    tokenizer: Option<Tokenizer>,
 }
 
 /// A choice as far as it is known.
@@ -29,6 +34,7 @@ pub(crate) struct Choice {
     reasoning: String,
     content: String,
     calls: Vec<Call>,
+    tokens: Vec<Chosen>,
     finished: Option<Finished>,
 }
 
@@ -67,6 +73,7 @@ impl Choice {
                     call.is_whole = true;
                 }
             }
+            Update::Token(token) => self.tokens.push(token),
             Update::Finished(finished) => self.finished = Some(finished),
             Update::Prefilled(_) | Update::Failed(_) => {}
         }
@@ -103,13 +110,14 @@ impl Choice {
 }
 
 impl Reply {
-    pub fn new(kind: Kind, model: &str) -> Self {
+    /// A reply of a model; with `tokenizer` it tells the probabilities of tokens.
+    pub fn new(kind: Kind, model: &str, tokenizer: Option<Tokenizer>) -> Self {
         let prefix = match kind {
             Kind::Chat => "chatcmpl",
             Kind::Text => "cmpl",
         };
         let id = format!("{prefix}-{:016x}{:016x}", random(), random());
-        Self { kind, id, created: unix_seconds(), model: model.into() }
+        Self { kind, id, created: unix_seconds(), model: model.into(), tokenizer }
     }
 
     /// The whole reply; each of `per_prompt` choices in a row has the same prompt.
@@ -131,10 +139,25 @@ impl Reply {
             Kind::Text => listed["text"] = json!(choice.content),
             Kind::Chat => listed["message"] = choice.message(),
         }
-        listed["logprobs"] = Value::Null;
+        listed["logprobs"] = self.logprobs(&choice.tokens, 0);
         listed["finish_reason"] = json!(choice.finished.as_ref().map(|f| f.reason.name()));
         debug_fields(&mut listed, choice.finished.as_ref());
         listed
+    }
+
+    /// Log probabilities as the API has them; null if nobody asked. In a text completion, so many
+    /// characters of text are in front of the tokens.
+    pub fn logprobs(&self, tokens: &[Chosen], offset: usize) -> Value {
+        match (&self.tokenizer, self.kind) {
+            (None, _) => Value::Null,
+            (Some(tokenizer), Kind::Chat) => logprobs::chat(tokenizer, tokens),
+            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, offset),
+        }
+    }
+
+    /// Characters of the texts of tokens.
+    pub fn characters(&self, tokens: &[Chosen]) -> usize {
+        self.tokenizer.as_ref().map_or(0, |tokenizer| logprobs::characters(tokenizer, tokens))
     }
 
     /// The first chunk of a choice of a chat; a stream of text needs none.

@@ -33,7 +33,8 @@ pub(crate) fn respond(
     prepared: Prepared,
     presence: Presence,
 ) -> Result<Response, ApiError> {
-    let reply = Reply::new(kind, &app.model_id);
+    let tokenizer = prepared.common.logprobs.map(|_| app.encoder.tokenizer().clone());
+    let reply = Reply::new(kind, &app.model_id, tokenizer);
     let ignored = ignored_header(&prepared.ignored);
     let (stream, include_usage) = (prepared.common.stream, prepared.common.include_usage);
     let running = app.start(prepared, presence)?;

@@ -39,7 +39,12 @@ pub(crate) struct Common {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub sampling: Sampling,
+    /// Log probabilities of each token, and of so many of the most likely ones.
+    pub logprobs: Option<usize>,
 }
+
+/// Most tokens whose probabilities are told at one place.
+pub(crate) const MAX_TOP_LOGPROBS: i64 = 20;
 
 impl Common {
     pub fn take(fields: &mut Fields, served: &Served<'_>) -> Result<Self, ApiError> {
@@ -54,6 +59,7 @@ impl Common {
             max_tokens: max_tokens(fields)?,
             stop: stops(fields)?,
             sampling: sampling(fields, served)?,
+            logprobs: None,
         })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::response::sse::Event;
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use lily_model::engine::Chosen;
 use serde_json::Value;
 
 use crate::reply::Reply;
@@ -23,6 +24,10 @@ pub(crate) struct Events {
     ready: VecDeque<String>,
     /// How each choice ended.
     finished: Vec<Option<Finished>>,
+    /// Tokens of each choice whose probabilities go out with its next chunk.
+    tokens: Vec<Vec<Chosen>>,
+    /// Characters of the tokens of each choice that have gone out.
+    offsets: Vec<usize>,
     has_ended: bool,
 }
 
@@ -34,6 +39,8 @@ impl Events {
             heartbeat,
             ready: VecDeque::new(),
             finished: vec![None; running.choices()],
+            tokens: vec![Vec::new(); running.choices()],
+            offsets: vec![0; running.choices()],
             has_ended: false,
             running,
         };
@@ -79,10 +86,21 @@ impl Events {
     }
 
     fn take(&mut self, choice: usize, update: Update) {
-        if let Some(chunk) = self.reply.update(choice, &update) {
+        if let Some(mut chunk) = self.reply.update(choice, &update) {
+            if let Some(tokens) = self.tokens.get_mut(choice).filter(|tokens| !tokens.is_empty()) {
+                let logprobs = self.reply.logprobs(tokens, self.offsets[choice]);
+                self.offsets[choice] += self.reply.characters(tokens);
+                chunk["choices"][0]["logprobs"] = logprobs;
+                tokens.clear();
+            }
             self.say(chunk);
         }
         match update {
+            Update::Token(token) => {
+                if let Some(tokens) = self.tokens.get_mut(choice) {
+                    tokens.push(token);
+                }
+            }
             Update::Finished(finished) => {
                 if let Some(slot) = self.finished.get_mut(choice) {
                     *slot = Some(finished);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lily_chat::{ChatError, CompletionRequest, Event, FinishReason, Outcome};
+use lily_model::engine::Chosen;
 use lily_text::{Thinking, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -14,6 +15,9 @@ use crate::error::ApiError;
 pub(crate) enum Update {
     /// So many tokens of the prompt are read.
     Prefilled(usize),
+    /// A token that belongs to the text, with its log probabilities. Comes in front of its text, and
+    /// only if it was asked for.
+    Token(Chosen),
     Text {
         reasoning: String,
         content: String,
@@ -89,6 +93,12 @@ impl Relay<'_> {
         match event {
             Event::Prefilled(tokens) => self.updates.send(Update::Prefilled(tokens)),
             Event::Generated(_) => {}
+            Event::Token(chosen) => {
+                let is_text = !self.request.stop_ids.contains(&chosen.id);
+                if is_text && chosen.logprobs.is_some() {
+                    self.updates.send(Update::Token(chosen.clone()));
+                }
+            }
             Event::Text { reasoning, content } => {
                 let (reasoning, content) = (reasoning.to_string(), content.to_string());
                 self.updates.send(Update::Text { reasoning, content });

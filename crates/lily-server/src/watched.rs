@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Activity;
+use crate::connection::{Activity, End};
 
 /// Passes everything on.
 pub(crate) struct Watched<S> {
@@ -33,8 +33,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         } else if matches!(read, Poll::Ready(Ok(()))) && buffer.remaining() > 0 {
             // A client may close its side behind its request and wait for the answer. The end is
             // told once there is nothing left to answer; a reset comes through before.
-            if self.activity.ended() {
-                return Poll::Pending;
+            match self.activity.ended() {
+                End::Closed => {}
+                End::Waits => return Poll::Pending,
+                End::Unknown(pause) => {
+                    let waker = cx.waker().clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(pause).await;
+                        waker.wake();
+                    });
+                    return Poll::Pending;
+                }
             }
         }
         read

@@ -16,7 +16,11 @@ pub struct ServeArgs {
     /// Say what this file holds instead of running a model, for tests of clients: one JSON object a
     /// line, {"pieces": ["…", "…"]}. The n-th request takes the n-th line, again from the first after
     /// the last; each piece is one step of the model.
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["device", "exact", "threads", "chunk"]
+    )]
     pub scripted: Option<PathBuf>,
     /// Address to listen on; 0.0.0.0 lets other machines in.
     #[arg(long, default_value = "127.0.0.1")]
