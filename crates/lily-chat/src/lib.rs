@@ -28,8 +28,5 @@ pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
 pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
-pub use parser::{Ended, MessageEvent, Parsed, ToolCall, ToolSpec};
-pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
-pub use script::{Script, ScriptError, complete_script};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};
