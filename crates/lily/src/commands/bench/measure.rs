@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lily_model::engine::{Engine, Generation, Progress};
-use lily_model::sampling::Sampling;
 use serde::Serialize;
 
 use crate::args::BenchArgs;
@@ -50,8 +49,7 @@ pub fn measure(
     // Distinct ids, so that no round of tokens repeats a pattern of experts.
     let prompt: Vec<u32> =
         (0..length as u64).map(|i| (i.wrapping_mul(2_654_435_761) % used) as u32).collect();
-    let generation =
-        Generation { limit: args.decode + 1, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+    let generation = Generation { limit: args.decode + 1, ..Generation::default() };
     let (mut prefill, mut decode) = (Vec::new(), Vec::new());
     for rep in 0..=args.reps {
         let sequence = engine.open()?;
