@@ -29,7 +29,7 @@ fn generate(
     sampling: Sampling,
 ) -> (Vec<u32>, Result<(), EngineError>) {
     let mut out = Vec::new();
-    let generation = Generation { limit: 12, stop_ids: Vec::new(), sampling };
+    let generation = Generation { limit: 12, sampling, ..Generation::default() };
     let result = engine.generate(sequence, prompt, &generation, &mut |progress| {
         out.extend(progress.token());
         ControlFlow::Continue(())

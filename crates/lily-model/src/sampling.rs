@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::engine::TokenMask;
+
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -69,10 +71,10 @@ pub enum SamplingError {
         /// Its logit.
         value: f32,
     },
-    /// Penalties and biases leave no token with a finite logit.
+    /// Penalties, biases and mask leave no token with a finite logit.
     #[error(
-        "penalties and biases make the logit of token {token} {value} and leave nothing to choose; \
-         use smaller ones"
+        "penalties, biases or the required format make the logit of token {token} {value} and leave \
+         nothing to choose; use smaller ones, or another format"
     )]
     NothingLeft {
         /// The token.
@@ -134,20 +136,30 @@ impl Sampling {
         check(bias.is_none(), "logit_bias", bias.unwrap_or(0.0), "numbers below infinity")
     }
 
-    /// Chooses a token at `position` from the logits `[vocab]`; ids from `vocab_used` on are padding.
+    /// Chooses a token at `position` from the logits `[vocab]`; ids from `vocab_used` on are padding,
+    /// and those that are not in `mask` cannot be chosen.
     pub fn choose(
         &self,
         logits: &[f32],
         vocab_used: usize,
         counts: &TokenCounts,
         position: usize,
+        mask: Option<&TokenMask>,
     ) -> Result<u32, SamplingError> {
         let mut logits = logits[..vocab_used.min(logits.len())].to_vec();
         if let Some((token, value)) = not_choosable(&logits) {
             return Err(SamplingError::NotFinite { token, value });
         }
         self.apply_penalties(&mut logits, counts);
-        // Penalties and biases have no upper limit: they may leave nothing that can be chosen.
+        if let Some(mask) = mask {
+            for (id, logit) in (0..).zip(&mut logits) {
+                if !mask.allows(id) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        // Penalties and biases have no upper limit, and masks no lower one: they may leave nothing
+        // that can be chosen.
         if let Some((token, value)) = not_choosable(&logits) {
             return Err(SamplingError::NothingLeft { token, value });
         }
@@ -207,7 +219,7 @@ impl Sampling {
         });
         candidates.truncate(enough.map_or(candidates.len(), |last| last + 1));
         let least = candidates[0].1 * f64::from(self.min_p);
-        candidates.retain(|(_, p)| *p >= least);
+        candidates.retain(|(_, p)| *p >= least && *p > 0.0);
         candidates
     }
 }
@@ -263,14 +275,14 @@ mod tests {
     }
 
     fn choose(s: &Sampling, logits: &[f32], position: usize) -> u32 {
-        s.choose(logits, logits.len(), &TokenCounts::default(), position).unwrap()
+        s.choose(logits, logits.len(), &TokenCounts::default(), position, None).unwrap()
     }
 
     #[test]
     fn greedy_takes_the_lowest_id_of_equal_logits_and_never_padding() {
         let logits = [0.5, 2.0, 2.0, 9.0];
         let s = Sampling::greedy();
-        assert_eq!(s.choose(&logits, 3, &TokenCounts::default(), 0), Ok(1));
+        assert_eq!(s.choose(&logits, 3, &TokenCounts::default(), 0, None), Ok(1));
     }
 
     #[test]
@@ -279,13 +291,13 @@ mod tests {
         let s = at_temperature(1.0);
         let nan = [0.0, f32::NAN, 1.0];
         assert!(matches!(
-            s.choose(&nan, 3, &counts, 0),
+            s.choose(&nan, 3, &counts, 0, None),
             Err(SamplingError::NotFinite { token: 1, .. })
         ));
-        assert!(s.choose(&nan, 1, &counts, 0).is_ok());
-        assert!(s.choose(&[f32::NEG_INFINITY, 0.0], 2, &counts, 0).is_ok());
+        assert!(s.choose(&nan, 1, &counts, 0, None).is_ok());
+        assert!(s.choose(&[f32::NEG_INFINITY, 0.0], 2, &counts, 0, None).is_ok());
         for s in [Sampling::greedy(), s] {
-            let none = s.choose(&[f32::NEG_INFINITY; 2], 2, &counts, 0);
+            let none = s.choose(&[f32::NEG_INFINITY; 2], 2, &counts, 0, None);
             assert!(matches!(none, Err(SamplingError::NotFinite { token: 0, .. })), "{none:?}");
         }
     }
@@ -303,7 +315,7 @@ mod tests {
         ] {
             for temperature in [0.0, 1.0] {
                 let s = Sampling { temperature, ..s.clone() };
-                let result = s.choose(&[2e38, 3e38], 2, &counts, 0);
+                let result = s.choose(&[2e38, 3e38], 2, &counts, 0, None);
                 assert!(
                     matches!(result, Err(SamplingError::NothingLeft { token: t, .. }) if t == token),
                     "{result:?}"
@@ -355,7 +367,7 @@ mod tests {
         let logits = [1.0, 0.9, 0.0];
         let mut counts = TokenCounts::default();
         counts.add_produced(0);
-        let choose = |s: Sampling| s.choose(&logits, 3, &counts, 0).unwrap();
+        let choose = |s: Sampling| s.choose(&logits, 3, &counts, 0, None).unwrap();
         let greedy = Sampling::greedy();
         assert_eq!(choose(Sampling { presence_penalty: 0.2, ..greedy.clone() }), 1);
         assert_eq!(choose(Sampling { frequency_penalty: 0.2, ..greedy.clone() }), 1);

@@ -1,10 +1,14 @@
 //! The engine: a model on a device, its sequences, and their states.
 
+mod constraint;
 mod error;
+mod flight;
 mod generate;
+mod logprobs;
 mod memory;
 mod plans;
 mod profile;
+mod run;
 mod sequence;
 mod snapshot;
 
@@ -13,14 +17,18 @@ use std::ops::{ControlFlow, RangeInclusive};
 use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
 
+pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
 pub use error::EngineError;
-pub use generate::{Finish, Generation, Progress};
+pub use generate::{Chosen, Finish, Generation, Progress};
+pub use logprobs::TokenLogprobs;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
 pub use profile::{KernelCost, Measured};
+pub use run::Run;
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
+use flight::Flight;
 use plans::PlanCache;
 use sequence::Sequence;
 
@@ -76,6 +84,12 @@ pub struct Engine {
     buffers: SessionBuffers,
     plans: PlanCache,
     sequences: Vec<Sequence>,
+    /// One for each sequence.
+    flights: Vec<Flight>,
+    /// The sequence that a decode step moves on: all others are asleep.
+    awake: Option<SequenceId>,
+    /// Sequences opened so far.
+    opened: u64,
 }
 
 impl Engine {
@@ -99,12 +113,20 @@ impl Engine {
             buffers,
             plans: PlanCache::default(),
             sequences: (0..options.batch).map(|_| Sequence::closed()).collect(),
+            flights: (0..options.batch).map(|_| Flight::default()).collect(),
+            awake: None,
+            opened: 0,
         };
         for sequence in 0..options.batch {
             engine.write_control(SequenceId(sequence))?;
         }
         engine.probe()?;
         Ok(engine)
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
     }
 
     /// Dimensions of the model.
@@ -122,12 +144,22 @@ impl Engine {
         self.device.name()
     }
 
-    /// The first forward pass: a few tokens, then one step. Refuses what is not finite.
-    fn probe(&mut self) -> Result<(), EngineError> {
+    /// A forward pass of a few tokens, then one step, in a free sequence, as when the engine was set
+    /// up: whether the model can still be run after a failure.
+    ///
+    /// # Errors
+    /// The device fails, a number is not finite, or no sequence is free.
+    pub fn probe(&mut self) -> Result<(), EngineError> {
+        let sequence = self.open()?;
+        let result = self.probe_in(sequence);
+        self.close(sequence);
+        result
+    }
+
+    fn probe_in(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
         let tokens = PROBE_TOKENS.min(self.session.capacity as u32 - 1);
         let ids: Vec<u32> = (0..=tokens).map(|i| i % self.shape.vocab_used as u32).collect();
         let (last, first) = ids.split_last().ok_or(EngineError::EmptyPrompt)?;
-        let sequence = self.open()?;
         self.prefill(sequence, first, PrefillEnd::Logits)?;
         self.probe_logits(sequence)?;
         self.step(sequence, *last)?;
@@ -137,7 +169,6 @@ impl Engine {
                 what: format!("a state in {buffer} that is not finite"),
             });
         }
-        self.close(sequence);
         Ok(())
     }
 
@@ -170,21 +201,32 @@ impl Engine {
         after_chunk: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
+        self.settle(sequence)?;
         let chunk = self.session.tokens;
         let mut fed = 0;
         for part in ids.chunks(chunk) {
             let last = fed + part.len() == ids.len();
             let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
-            let plan = self.prefill_plan(sequence, part.len(), end)?;
-            self.start_chunk(sequence, part)?;
-            self.submit(sequence, plan)?;
-            self.finish_chunk(sequence, part, end)?;
+            self.feed(sequence, part, end)?;
             fed += part.len();
             if after_chunk(fed).is_break() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Feeds one chunk. Only its own sequence moves, whoever else is awake.
+    fn feed(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        end: PrefillEnd,
+    ) -> Result<(), EngineError> {
+        let plan = self.prefill_plan(sequence, ids.len(), end)?;
+        self.start_chunk(sequence, ids)?;
+        self.submit(sequence, plan, &mut || ())?;
+        self.finish_chunk(sequence, ids, end)
     }
 
     /// Teacher-forced evaluation: `rows(first index, logits)` gets the logits of consecutive inputs,
@@ -214,6 +256,7 @@ impl Engine {
         after: &mut dyn FnMut(&Launch, &mut dyn Device),
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
+        self.settle(sequence)?;
         let plan = self.prefill_plan(sequence, ids.len(), PrefillEnd::Logits)?;
         let recorded = self.plans.recorded(plan);
         self.start_chunk(sequence, ids)?;
@@ -236,13 +279,28 @@ impl Engine {
     /// Feeds one token, chosen by the caller, through the decode plan; its logits are read with
     /// [`logits`](Self::logits).
     pub fn step(&mut self, sequence: SequenceId, token: u32) -> Result<(), EngineError> {
+        self.settle(sequence)?;
+        self.step_beside(sequence, token, &mut || ())
+    }
+
+    /// As [`step`](Self::step) of a sequence at rest; `meanwhile` runs while the device is busy, if
+    /// it lets the host go on.
+    fn step_beside(
+        &mut self,
+        sequence: SequenceId,
+        token: u32,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), EngineError> {
         self.check_input(sequence, &[token])?;
-        let plan = self.decode_plan(self.sequence(sequence)?.position(), Choice::Host)?;
+        let position = self.sequence(sequence)?.position();
+        let plan = self.decode_plan(sequence, position, Choice::Host)?;
+        // A step moves every sequence that is awake.
+        self.park();
         let state = &mut self.sequences[sequence.0];
         state.control[control::TOKEN] = token as i32;
         state.control[control::HALT] = 0;
         self.write_control(sequence)?;
-        self.submit(sequence, plan)?;
+        self.submit(sequence, plan, meanwhile)?;
         let ahead = self.session.run_ahead;
         self.sequences[sequence.0].advance(&[token], ahead);
         self.own_logits(sequence, sequence.0..sequence.0 + 1);
@@ -307,8 +365,16 @@ impl Engine {
     }
 
     /// Runs a plan; a failure leaves the sequence without a defined state.
-    fn submit(&mut self, sequence: SequenceId, plan: PlanId) -> Result<(), EngineError> {
-        let result = self.device.submit(plan).and_then(|()| self.device.wait());
+    fn submit(
+        &mut self,
+        sequence: SequenceId,
+        plan: PlanId,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), EngineError> {
+        let result = self.device.submit(plan).and_then(|()| {
+            meanwhile();
+            self.device.wait()
+        });
         if result.is_err() {
             self.give_up(sequence);
         }

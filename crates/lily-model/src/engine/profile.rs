@@ -54,10 +54,11 @@ impl Engine {
                 context: self.session.capacity,
             });
         }
-        self.sequence(sequence)?;
+        self.settle(sequence)?;
+        self.park();
         let ids: Vec<u32> = (0..tokens as u32).map(|i| i % self.shape.vocab_used as u32).collect();
         let plan = match step {
-            Measured::Decode => self.decode_plan(position, Choice::Device)?,
+            Measured::Decode => self.decode_plan(sequence, position, Choice::Device)?,
             Measured::Prefill(_) => self.prefill_plan(sequence, tokens, PrefillEnd::More)?,
         };
         self.sequences[sequence.0].control[control::POSITION] = position as i32;

@@ -105,7 +105,17 @@ impl<'a> PlanBuilder<'a> {
 
     /// One token of every sequence that is awake.
     pub fn decode(&self, bucket: LengthBucket, choice: Choice) -> Result<Plan, PlanError> {
-        let step = Step::Decode { batch: self.session.batch };
+        self.decode_rows(bucket, choice, self.session.batch)
+    }
+
+    /// As [`decode`](Self::decode), for the first `batch` sequences of the session only.
+    pub fn decode_rows(
+        &self,
+        bucket: LengthBucket,
+        choice: Choice,
+        batch: usize,
+    ) -> Result<Plan, PlanError> {
+        let step = Step::Decode { batch };
         let (splits, short) = match bucket {
             LengthBucket::Short => (1, true),
             LengthBucket::Split(splits) => (splits.min(self.session.splits), false),

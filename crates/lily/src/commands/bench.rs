@@ -155,8 +155,7 @@ fn measure(engine: &mut Engine, length: usize, args: &BenchArgs) -> Result<Row> 
     // Distinct ids, so that no round of tokens repeats a pattern of experts.
     let prompt: Vec<u32> =
         (0..length as u64).map(|i| (i.wrapping_mul(2_654_435_761) % used) as u32).collect();
-    let generation =
-        Generation { limit: args.decode + 1, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+    let generation = Generation { limit: args.decode + 1, ..Generation::default() };
     let (mut prefill, mut decode) = (Vec::new(), Vec::new());
     for rep in 0..=args.reps {
         let sequence = engine.open()?;
