@@ -11,6 +11,10 @@ pub mod arena;
 mod device;
 pub mod encoder;
 mod fetch;
+#[cfg(target_os = "macos")]
+#[allow(unsafe_code)]
+pub mod host;
+pub mod idle;
 mod machine;
 mod upload;
 
