@@ -6,18 +6,18 @@ use std::thread;
 
 use lily_kernels::gpu::{Entry, MatrixFormat, Source};
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, Plan, PlanId,
-    Precision, Weight, Weights, check_plan, check_weights,
+    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, MemoryBudget,
+    Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
 };
 
-use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
+use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place, weight_bytes};
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{
     Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, Work, cuts, record, record_one,
 };
 use crate::fetch;
 use crate::machine::{Failure, Host, NAME, Wanted};
-use crate::upload;
+use crate::upload::{self, WeightFiles};
 
 /// How the device runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +54,9 @@ pub struct MetalDevice<H> {
     functions: HashMap<Source, PipelineId>,
     pipelines: Vec<PipelineInfo>,
     plans: Vec<Compiled>,
+    files: WeightFiles,
+    /// The function that copies small reads.
+    copy: Option<PipelineId>,
     pending: [Option<Pending>; FETCH_SLOTS],
     tickets: u64,
 }
@@ -72,6 +75,8 @@ impl<H: Host> MetalDevice<H> {
             functions: HashMap::new(),
             pipelines: Vec::new(),
             plans: Vec::new(),
+            files: WeightFiles::default(),
+            copy: None,
             pending: [None; FETCH_SLOTS],
             tickets: 0,
         }
@@ -303,8 +308,17 @@ impl<H: Host> Device for MetalDevice<H> {
         Precision::BF16
     }
 
+    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        let weights = weight_bytes(weights);
+        Ok(self.host.memory_limit().map(|limit| MemoryBudget { limit, weights }))
+    }
+
     fn fusions(&self) -> Fusions {
         self.options.fusions
+    }
+
+    fn weight_files(&mut self, files: Vec<MappedFile>) {
+        self.files = WeightFiles::open(files, |file| self.host.past_the_cache(file));
     }
 
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
@@ -321,12 +335,17 @@ impl<H: Host> Device for MetalDevice<H> {
                 reason: error.to_string(),
             })?;
         self.host.allocate(self.layout.sizes())?;
+        // They are needed once.
+        let files = std::mem::take(&mut self.files);
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
         for (id, buffer) in buffers.iter() {
             let place = self.layout.of(id);
             match (weights.get(&buffer.name), self.layout.format(id)) {
                 (Some(Weight::Matrix(matrix)), Some(format)) => {
-                    upload::matrix(matrix, format, self.host.bytes(place)?, threads);
+                    let to = self.host.bytes(place)?;
+                    upload::matrix(matrix, format, &files, to, threads).map_err(|error| {
+                        DeviceError::Unavailable { device: NAME.into(), reason: error.to_string() }
+                    })?;
                 }
                 (Some(Weight::Vector(values)), _) => {
                     self.host.bytes(place)?.copy_from_slice(bytemuck::cast_slice(values));
@@ -467,12 +486,17 @@ impl<H: Host> MetalDevice<H> {
 
     /// The copy of a small read into the next slot.
     fn copy(&mut self, from: Place) -> Result<Prepared, DeviceError> {
-        let source = fetch::source();
-        self.load_functions(&[("fetch", &source)])?;
+        let pipeline = match self.copy {
+            Some(pipeline) => pipeline,
+            None => {
+                let source = fetch::source();
+                self.load_functions(&[("fetch", &source)])?;
+                *self.copy.insert(self.functions[&source])
+            }
+        };
         let bytes = u32::try_from(from.bytes).unwrap_or(FETCH_BYTES as u32);
         let args = self.argument(&bytes.to_le_bytes())?;
         let to = self.layout.slot(slot(self.tickets)).part(0, from.bytes);
-        let pipeline = self.functions[&source];
         Ok(Prepared {
             pipeline,
             places: vec![args, from, to],

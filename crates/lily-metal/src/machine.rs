@@ -1,5 +1,7 @@
 //! What the device needs of a host: memory, compiled functions, and the calls of the encoder.
 
+use std::fs::File;
+
 use lily_kernels::gpu::{Source, Target};
 use lily_plan::DeviceError;
 
@@ -79,6 +81,9 @@ pub trait Host: Send {
     fn memory_limit(&self) -> Option<u64> {
         None
     }
+
+    /// Has reads of a file go past the page cache, if the system can.
+    fn past_the_cache(&self, _file: &File) {}
 
     /// Makes the allocations of a session in place of all earlier ones, and keeps them resident. Nothing is
     /// under way. Memory is not cleared.

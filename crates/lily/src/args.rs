@@ -109,12 +109,14 @@ pub struct ModelArgs {
 /// Devices of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// The best device of this machine; the CPU so far, ask for others by name.
+    /// The best device of this machine: the GPU of an Apple silicon Mac, otherwise the processor.
     Auto,
     /// The processor.
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// The GPU of a Mac.
+    Metal,
     /// The Metal texts of the kernels on this processor; for tests, slow.
     #[cfg(feature = "msl-test")]
     MslTest,
@@ -295,6 +297,7 @@ impl Command {
         let (device, takes_threads) = match model.device {
             DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
             DeviceChoice::Cuda => ("cuda", false),
+            DeviceChoice::Metal => ("metal", false),
             #[cfg(feature = "msl-test")]
             DeviceChoice::MslTest => ("msl-test", true),
         };

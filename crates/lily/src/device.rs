@@ -4,6 +4,11 @@ use anyhow::Result;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
+#[cfg(target_os = "macos")]
+use lily_metal::{
+    Host as _, MetalDevice, MetalOptions,
+    host::{AppleHost, AppleOptions},
+};
 #[cfg(feature = "msl-test")]
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
@@ -26,11 +31,30 @@ pub struct Opened {
 /// It is not there, or lacks something; the message says what.
 pub fn open(args: &ModelArgs) -> Result<Opened> {
     match args.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(open_cpu(args)),
+        DeviceChoice::Auto => Ok(open_best(args)),
+        DeviceChoice::Cpu => Ok(open_cpu(args)),
         DeviceChoice::Cuda => open_cuda(),
+        DeviceChoice::Metal => open_metal(),
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => Ok(open_msl_test(args)),
     }
+}
+
+/// The GPU of an Apple silicon Mac, unless an option asks for what only the processor has; otherwise the processor.
+fn open_best(args: &ModelArgs) -> Opened {
+    if !args.exact && args.threads == 0 && auto_takes_metal() {
+        open_metal().unwrap_or_else(|_| open_cpu(args))
+    } else {
+        open_cpu(args)
+    }
+}
+
+/// Whether `--device auto` means this machine's Metal GPU. A GPU of a virtual machine has to be asked for by name.
+pub fn auto_takes_metal() -> bool {
+    #[cfg(target_os = "macos")]
+    return metal().is_ok_and(|device| device.host().system().is_apple_silicon());
+    #[cfg(not(target_os = "macos"))]
+    return false;
 }
 
 fn open_cpu(args: &ModelArgs) -> Opened {
@@ -69,6 +93,37 @@ fn open_cuda() -> Result<Opened> {
 pub fn cuda() -> Result<CudaDevice> {
     let cache = Compiler::default_cache();
     Ok(CudaDevice::new(CudaOptions { index: 0, nvrtc: nvrtc(), cache })?)
+}
+
+#[cfg(not(target_os = "macos"))]
+fn open_metal() -> Result<Opened> {
+    anyhow::bail!(NO_MAC)
+}
+
+/// What `--device metal` says where there is no Metal.
+#[cfg(not(target_os = "macos"))]
+pub const NO_MAC: &str =
+    "--device metal needs a Mac with macOS 15 or later; use --device cpu or --device cuda here";
+
+#[cfg(target_os = "macos")]
+fn open_metal() -> Result<Opened> {
+    let device = metal()?;
+    Ok(Opened {
+        // The host reads a token while the next step runs.
+        steps_ahead: 1,
+        description: device.host().description(),
+        device: Box::new(device),
+    })
+}
+
+/// The GPU of this Mac.
+///
+/// # Errors
+/// There is none, or macOS is too old.
+#[cfg(target_os = "macos")]
+pub fn metal() -> Result<MetalDevice<AppleHost>> {
+    let host = AppleHost::open(AppleOptions::default())?;
+    Ok(MetalDevice::new(host, MetalOptions::default()))
 }
 
 /// The NVRTC library that the environment names.

@@ -126,7 +126,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(self, opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.folder)?;
         for warning in checkpoint.warnings() {
@@ -143,6 +143,7 @@ impl Source {
         self.defaults()?;
         let stop_ids = stop_tokens(&self.folder, config)?;
         let weights = checkpoint.weights()?;
+        opened.device.weight_files(checkpoint.mapped_files());
         let engine = Engine::new(opened.device, model_shape(config), weights, options)
             .with_context(|| format!("cannot run {}", self.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program

@@ -26,6 +26,8 @@ pub struct Body {
     pub first: Work,
     /// The calls.
     pub commands: Vec<Command>,
+    /// What is set behind them.
+    pub end: Bound,
 }
 
 impl Body {
@@ -42,21 +44,19 @@ impl Body {
 /// The bodies of a plan, cut in front of the stages of `cuts`.
 pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();
-    let mut bound = Bound::default();
     for (number, stage) in plan.by_stage().into_iter().enumerate() {
         let Some(&launch) = stage.first() else { continue };
         match bodies.last_mut() {
             Some(body) if !cuts.contains(&number) => body.commands.push(Command::Barrier),
             _ => {
-                bound = Bound::default();
                 let first = Work::Launch { plan: index, launch };
-                bodies.push(Body { first, commands: Vec::new() });
+                bodies.push(Body { first, commands: Vec::new(), end: Bound::default() });
             }
         }
         let Some(body) = bodies.last_mut() else { continue };
         for launch in stage {
             let work = Work::Launch { plan: index, launch };
-            bound.dispatch(&launches[launch], work, &mut body.commands);
+            body.end.dispatch(&launches[launch], work, &mut body.commands);
         }
     }
     bodies
@@ -64,20 +64,33 @@ pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) 
 
 /// A body of one launch alone.
 pub fn record_one(prepared: &Prepared, work: Work) -> Body {
-    let mut commands = Vec::new();
-    Bound::default().dispatch(prepared, work, &mut commands);
-    Body { first: work, commands }
+    let mut body = Body { first: work, commands: Vec::new(), end: Bound::default() };
+    body.end.dispatch(prepared, work, &mut body.commands);
+    body
 }
 
 /// What is set in an encoder: nothing at its begin. What is set already is not set again.
-#[derive(Default)]
-struct Bound {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
     pipeline: Option<PipelineId>,
     places: Vec<Place>,
 }
 
 impl Bound {
-    fn dispatch(&mut self, launch: &Prepared, work: Work, out: &mut Vec<Command>) {
+    /// Nothing is set.
+    pub fn clear(&mut self) {
+        self.pipeline = None;
+        self.places.clear();
+    }
+
+    /// Takes over what is set elsewhere.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.pipeline = other.pipeline;
+        self.places.clone_from(&other.places);
+    }
+
+    /// The calls of a dispatch.
+    pub fn dispatch(&mut self, launch: &Prepared, work: Work, out: &mut Vec<Command>) {
         if self.pipeline.replace(launch.pipeline) != Some(launch.pipeline) {
             out.push(Command::SetPipeline(launch.pipeline));
         }

@@ -2,7 +2,7 @@
 //! small read goes into the command buffer of the step it follows.
 
 use super::command::{Command, Work};
-use super::recording::{Body, Prepared, record_one};
+use super::recording::{Body, Bound, Prepared};
 
 /// What is encoded and what is committed.
 #[derive(Debug, Default)]
@@ -13,6 +13,10 @@ pub struct Stream {
     open: bool,
     /// An earlier encoder has updated the fence.
     ordered: bool,
+    /// What is set in the open encoder.
+    bound: Bound,
+    /// Calls of a copy.
+    calls: Vec<Command>,
 }
 
 impl Stream {
@@ -35,6 +39,7 @@ impl Stream {
             self.close(send)?;
             self.begin(body.first, send)?;
             body.commands.iter().try_for_each(&mut *send)?;
+            self.bound.copy_from(&body.end);
         }
         Ok(())
     }
@@ -54,7 +59,9 @@ impl Stream {
         } else {
             self.begin(Work::Fetch, send)?;
         }
-        record_one(copy, Work::Fetch).commands.iter().try_for_each(&mut *send)?;
+        self.calls.clear();
+        self.bound.dispatch(copy, Work::Fetch, &mut self.calls);
+        self.calls.iter().try_for_each(&mut *send)?;
         self.close(send)?;
         Ok(self.serial)
     }
@@ -65,6 +72,7 @@ impl Stream {
         send: &mut dyn FnMut(&Command) -> Result<(), E>,
     ) -> Result<(), E> {
         self.serial += 1;
+        self.bound.clear();
         send(&Command::BeginCommandBuffer { serial: self.serial, first })?;
         send(&Command::BeginEncoder)?;
         self.open = true;

@@ -9,6 +9,7 @@ mod queue;
 mod residency;
 mod system;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -123,6 +124,10 @@ impl Host for AppleHost {
 
     fn memory_limit(&self) -> Option<u64> {
         Some(self.system.working_set_bytes)
+    }
+
+    fn past_the_cache(&self, file: &File) {
+        system::past_the_cache(file);
     }
 
     fn allocate(&mut self, sizes: &[u64]) -> Result<(), HostError> {

@@ -1,6 +1,8 @@
 //! What the system says of itself and of its GPU.
 
 use std::fmt;
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
 
 use objc2::sel;
 use objc2_foundation::NSProcessInfo;
@@ -101,4 +103,10 @@ pub(super) fn open() -> Result<(Gpu, System), HostError> {
             && responds(&gpu, sel!(newResidencySetWithDescriptor:error:)),
     };
     Ok((gpu, system))
+}
+
+/// Has reads of a file go past the page cache; without it they are right, and cost memory for a while.
+pub(super) fn past_the_cache(file: &File) {
+    // SAFETY: the descriptor is the file's, which is open, and the call takes an int.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_NOCACHE, 1) };
 }
