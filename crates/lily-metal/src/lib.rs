@@ -1,3 +1,6 @@
 //! Apple GPUs as a device.
 
 #![deny(unsafe_code)]
+
+pub mod budget;
+pub mod chip;
