@@ -4,12 +4,14 @@
 //! such as `m5-max` for plans of a machine that is not there. [`Policy`] is what lily chooses for it; only
 //! numbers live here, what is legal is decided by the kernels.
 
+mod footprint;
 mod policy;
 mod products;
 mod table;
 
 use std::fmt;
 
+pub use footprint::{Footprint, FootprintError, MAX_THREADS, SIMD_WIDTH, THREADGROUP_BYTES};
 pub use policy::Policy;
 pub use products::{OsVersion, ProductsChoice, Reason, SelfTest, TENSOR_OS, choose_products};
 pub use table::{CHIPS, Chip, Variant};

@@ -3,10 +3,6 @@
 //! The limit is what the device itself recommends, less a stated headroom. It covers everything: weights, KV cache,
 //! states, scratch. What a session needs is computed elsewhere, from the model's dimensions; here both numbers meet.
 
-mod parts;
-
-pub use parts::{PAGE, PART_ALIGNMENT, PART_BYTES, Parts, PartsError, Place, split};
-
 /// What a device says about memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -14,8 +10,6 @@ pub struct DeviceMemory {
     pub machine: u64,
     /// `recommendedMaxWorkingSetSize`.
     pub recommended: u64,
-    /// `maxBufferLength`.
-    pub max_buffer: u64,
 }
 
 /// Least bytes of the recommended limit that lily leaves free: compiled kernels, command buffers, argument structs, page
@@ -139,7 +133,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn mac(machine: u64, recommended: u64) -> Budget {
-        Budget::new(DeviceMemory { machine, recommended, max_buffer: recommended / 2 })
+        Budget::new(DeviceMemory { machine, recommended })
     }
 
     #[test]
