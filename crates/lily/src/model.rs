@@ -117,7 +117,6 @@ impl Source {
             all_logits,
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
-            memory_limit: opened.memory_limit,
             ..EngineOptions::default()
         };
         self.load_on(opened, options)

@@ -58,7 +58,6 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         chunk: args.model.chunk,
         run_ahead: opened.steps_ahead.max(1),
         steps_ahead: opened.steps_ahead,
-        memory_limit: opened.memory_limit,
         ..EngineOptions::default()
     };
     let (mut engine, model) = match &args.preset {
