@@ -3,6 +3,8 @@
 //! The limit is what the device itself recommends, less a stated headroom. It covers everything: weights, KV cache,
 //! states, scratch. What a session needs is computed elsewhere, from the model's dimensions; here both numbers meet.
 
+use lily_plan::MemoryBudget;
+
 /// What a device says about memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -12,11 +14,17 @@ pub struct DeviceMemory {
     pub recommended: u64,
 }
 
-/// Least bytes of the recommended limit that lily leaves free: compiled kernels, command buffers, argument structs, page
-/// rounding, and what other programs, the window server first, hold on the GPU.
+/// Least bytes of the recommended limit that lily leaves free: compiled kernels, command buffers, page rounding, and what
+/// other programs, the window server first, hold on the GPU.
 pub const LEAST_HEADROOM: u64 = 512 << 20;
 /// Share of the recommended limit that stays free where that is more: others hold more on larger machines.
 const HEADROOM_SHARE: u64 = 32;
+
+/// Bytes that the weights must leave: with less no useful session starts, and a refusal names the setting that helps.
+pub const LEAST_SESSION: u64 = 512 << 20;
+/// Bytes beside the weights that a named setting makes room for: a context of 32,768 tokens of Qwen3.6-35B-A3B, which
+/// takes 0.94 GB.
+pub const ADVISED_SESSION: u64 = 1 << 30;
 
 /// Bytes that the system must keep beside what the GPU may wire: lily names no setting that leaves less. With 90 % of 24 GB
 /// wired, a machine has been seen to panic.
@@ -33,18 +41,16 @@ pub struct Budget {
     memory: DeviceMemory,
 }
 
-/// A model that does not fit, with the numbers and what to do.
+/// Weights that do not fit, with the numbers and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the weights take {} and the smallest session {}, but of this Mac's {} the GPU may use {}, of which {} stay free; {}",
-    gb(*.weights), gb(*.session), gb(.memory.machine), gb(.memory.recommended),
+    "the weights take {} and a session at least {}, but of this Mac's {} the GPU may use {}, of which {} stay free; {}",
+    gb(*.weights), gb(LEAST_SESSION), gb(.memory.machine), gb(.memory.recommended),
     gb(headroom(.memory.recommended)), advice(.setting_mb, .memory)
 )]
 pub struct DoesNotFit {
     /// Bytes of the weights.
     pub weights: u64,
-    /// Bytes of the smallest session that is worth starting.
-    pub session: u64,
     /// The device.
     pub memory: DeviceMemory,
     /// Value of the wired-limit setting that makes it run, in MiB; `None` if none leaves the system enough.
@@ -72,27 +78,24 @@ impl Budget {
         self.memory.recommended.saturating_sub(self.headroom())
     }
 
-    /// Bytes for everything but the weights, once `weights` bytes of those are there. `least` are the bytes of the
-    /// smallest session that is worth starting.
+    /// The budget of a model whose weights take `weights` bytes on the device; how much context fits beside them is the
+    /// engine's to say.
     ///
     /// # Errors
-    /// Both together are above the limit; the message names the setting that helps, if one does.
-    pub fn session_limit(&self, weights: u64, least: u64) -> Result<u64, DoesNotFit> {
-        match self.limit().checked_sub(weights) {
-            Some(left) if left >= least => Ok(left),
-            _ => Err(DoesNotFit {
-                weights,
-                session: least,
-                memory: self.memory,
-                setting_mb: self.setting_mb(weights.saturating_add(least)),
-            }),
+    /// They leave less than [`LEAST_SESSION`]; the message names the setting that helps, if one does.
+    pub fn of_model(&self, weights: u64) -> Result<MemoryBudget, DoesNotFit> {
+        let limit = self.limit();
+        if weights.checked_add(LEAST_SESSION).is_some_and(|least| least <= limit) {
+            return Ok(MemoryBudget { limit, weights });
         }
+        let setting_mb = self.setting_mb(weights.saturating_add(ADVISED_SESSION));
+        Err(DoesNotFit { weights, memory: self.memory, setting_mb })
     }
 
     /// The smallest value of `iogpu.wired_limit_mb`, in MiB, with which `bytes` fit; `None` if it would leave the
     /// system less than [`SYSTEM_RESERVE`].
     pub fn setting_mb(&self, bytes: u64) -> Option<u64> {
-        // The limit that remains of a setting grows with it, by 31 of every 32 bytes at least.
+        // What a setting leaves free grows with it.
         let share = bytes.checked_mul(HEADROOM_SHARE)?.div_ceil(HEADROOM_SHARE - 1);
         let setting = share.max(bytes.checked_add(LEAST_HEADROOM)?);
         let setting = setting.checked_next_multiple_of(SETTING_STEP)?;
@@ -145,14 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_the_weights_is_the_sessions() {
+    fn weights_must_leave_room_for_a_session() {
         let budget = mac(32 * GIB, 21 * GIB);
         let limit = budget.limit();
-        assert_eq!(budget.session_limit(limit - 100, 100), Ok(100));
-        assert_eq!(budget.session_limit(0, 0), Ok(limit));
-        let refused = budget.session_limit(limit - 100, 101).unwrap_err();
-        assert_eq!((refused.weights, refused.session), (limit - 100, 101));
-        assert!(budget.session_limit(u64::MAX, 1).is_err());
+        let weights = limit - LEAST_SESSION;
+        assert_eq!(budget.of_model(weights), Ok(MemoryBudget { limit, weights }));
+        assert_eq!(budget.of_model(weights + 1).unwrap_err().weights, weights + 1);
+        assert_eq!(budget.of_model(u64::MAX).unwrap_err().setting_mb, None);
     }
 
     #[test]
@@ -176,14 +178,12 @@ mod tests {
 
     #[test]
     fn a_refusal_is_one_sentence_with_the_numbers_and_the_setting() {
-        let text = |budget: Budget| {
-            budget.session_limit(19_508_789_376, 400_000_000).unwrap_err().to_string()
-        };
+        let text = |budget: Budget| budget.of_model(19_508_789_376).unwrap_err().to_string();
         assert_eq!(
             text(mac(24 * GIB, 16 * GIB)),
-            "the weights take 19.51 GB and the smallest session 0.40 GB, but of this Mac's 25.77 GB the GPU may use \
-             17.18 GB, of which 0.54 GB stay free; run `sudo sysctl iogpu.wired_limit_mb=19712`, which holds until the \
-             next restart and leaves the system 5.10 GB"
+            "the weights take 19.51 GB and a session at least 0.54 GB, but of this Mac's 25.77 GB the GPU may use 17.18 \
+             GB, of which 0.54 GB stay free; run `sudo sysctl iogpu.wired_limit_mb=20480`, which holds until the next \
+             restart and leaves the system 4.29 GB"
         );
         let text = text(mac(16 * GIB, 11 * GIB));
         assert!(text.ends_with("use a smaller model or a Mac with more memory"), "{text}");

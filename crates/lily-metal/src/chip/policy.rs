@@ -12,7 +12,7 @@
 //! | rows of an `attn_flash` tile | 8 for each simdgroup | outputs of 256 columns take 64 registers of a lane |
 //! | threads of a product with one vector | 64 | small threadgroups spread evenly over 7 to 80 cores |
 //! | fusions | none | each repeats work in every threadgroup to save a launch; on an NVIDIA GPU only `prepare` gained, half a percent |
-//! | prefill chunk | 512 below 20 cores, else 2,048 | larger chunks share each expert's weights among more tokens; the time of a chunk, and with it of a cancelled request, grows with it |
+//! | prefill chunk | 256 below 12 cores, 512 below 24, 1,024 below 48, else 2,048 | larger chunks share each expert's weights among more tokens; but attention of one chunk is one launch, which must stay below a second at 262,144 tokens, by the model of [`predict`](crate::predict): macOS ends command buffers that hold the GPU for seconds |
 
 use lily_kernels::gpu::{Family, Products, Target};
 use lily_plan::Fusions;
@@ -34,10 +34,12 @@ impl Policy {
     /// The choices for `gpu` with a form of products that the device has.
     pub fn new(gpu: &Gpu, products: Products) -> Self {
         let target = Target { family: Family::Apple, products };
-        let chunk = if gpu.cores < LARGE_GPU_CORES { 512 } else { 2048 };
+        let chunk = match gpu.cores {
+            0..12 => 256,
+            12..24 => 512,
+            24..48 => 1024,
+            _ => 2048,
+        };
         Self { target, fusions: Fusions::default(), chunk }
     }
 }
-
-/// Cores from which on a chunk of 2,048 tokens is a matter of a second or less.
-const LARGE_GPU_CORES: u32 = 20;
