@@ -7,7 +7,7 @@ use lily_kernels::gpu::{MatrixFormat, Products, Source, Target, add_entries};
 use lily_kernels::{ModelShape, SessionShape, table};
 use lily_metal::budget::{Budget, DeviceMemory};
 use lily_metal::chip::{CHIPS, Footprint, Gpu, GpuFamily, OsVersion, Policy, SelfTest};
-use lily_metal::chip::{THREADGROUP_BYTES, choose_products};
+use lily_metal::chip::{THREADGROUP_BYTES, Variant, choose_products};
 use lily_metal::predict::{Bound, Prediction, predict};
 use lily_model::Config;
 use lily_model::engine::{MemoryPlan, largest_context};
@@ -236,12 +236,15 @@ fn arrays(source: &Source) -> Vec<(String, String)> {
     let start = source.text.find(&format!("void {}(", source.function)).expect("the function");
     let body = &source.text[start..];
     let body = body.find("\n}").map_or(body, |end| &body[..end]);
-    let declared = body.lines().filter(|line| line.trim_start().starts_with("threadgroup "));
-    let name = |line: &str| {
-        let before = line.split('[').next()?;
-        Some(before.split_whitespace().nth(2)?.to_owned())
-    };
-    declared.filter_map(|line| Some((name(line)?, line.to_owned()))).collect()
+    let declared = body.lines().filter_map(|line| {
+        let code = line.split("//").next()?.trim();
+        let (before, _) = code.strip_prefix("threadgroup ")?.split_once('[')?;
+        // A type and a name: no pointer, no parameter.
+        let mut words = before.split_whitespace();
+        let (_, name, None) = (words.next()?, words.next()?, words.next()) else { return None };
+        code.ends_with("];").then(|| (name.to_owned(), line.to_owned()))
+    });
+    declared.collect()
 }
 
 /// A Mac by its memory, with `recommendedMaxWorkingSetSize` as such machines print it in public logs: by macOS 15 and
@@ -362,6 +365,29 @@ fn the_session_that_a_setting_makes_room_for_is_32k_tokens() {
     let needed = MemoryPlan::new(&model.shape, &model.session(1, 512, 32_768)).total();
     let advised = lily_metal::budget::ADVISED_SESSION;
     assert!((advised * 8 / 10..=advised).contains(&needed), "{needed}");
+}
+
+#[test]
+fn the_documented_chips_are_those_of_the_table() {
+    let document = document("metal.md");
+    let lines = document.lines().filter(|line| line.starts_with("| Apple M")).count();
+    assert_eq!(lines, CHIPS.len());
+    for chip in CHIPS {
+        let list = |value: fn(&Variant) -> f64| {
+            let mut values: Vec<_> = chip.variants.iter().map(value).collect();
+            values.dedup();
+            values.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let line = format!(
+            "| {} | `{}` | {} | {} | {} |",
+            chip.name,
+            chip.short_name(),
+            chip.family,
+            list(|v| f64::from(v.cores)),
+            list(|v| v.bandwidth_gb_s)
+        );
+        assert!(document.contains(&line), "docs/metal.md lacks: {line}");
+    }
 }
 
 fn document(name: &str) -> String {

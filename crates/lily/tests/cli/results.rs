@@ -156,17 +156,19 @@ fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
     let max = object(&["m5-max"]);
     let prediction = &max["prediction"];
     assert_eq!(prediction["kind"], "prediction");
-    assert_eq!((&prediction["chip"], &prediction["gpu_cores"]), (&json!("Apple M5 Max"), &json!(40)));
+    assert_eq!(
+        (&prediction["chip"], &prediction["gpu_cores"]),
+        (&json!("Apple M5 Max"), &json!(40))
+    );
     assert_eq!(prediction["tensor_operations"], true);
-    assert_eq!(fields(&prediction["assumptions"]), [
-        "bandwidth_curve",
-        "launch_floor_us",
-        "tensor_tflops",
-        "tflops",
-    ]);
+    assert_eq!(
+        fields(&prediction["assumptions"]),
+        ["bandwidth_curve", "launch_floor_us", "tensor_tflops", "tflops",]
+    );
     let list = prediction["launches"].as_array().unwrap();
     assert_eq!(list.len(), max["launches"].as_u64().unwrap() as usize);
-    let row = ["bound", "bytes", "index", "label", "small", "stage", "threadgroups", "threads", "us"];
+    let row =
+        ["bound", "bytes", "index", "label", "small", "stage", "threadgroups", "threads", "us"];
     assert!(list.iter().all(|launch| fields(launch) == row));
     let sum: f64 = list.iter().map(|launch| launch["us"].as_f64().unwrap()).sum();
     let step = prediction["step_us"].as_f64().unwrap();
