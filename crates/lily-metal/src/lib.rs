@@ -8,6 +8,8 @@
 #![deny(unsafe_code)]
 
 pub mod arena;
+pub mod budget;
+pub mod chip;
 mod device;
 pub mod encoder;
 mod fetch;
@@ -16,6 +18,7 @@ mod fetch;
 pub mod host;
 pub mod idle;
 mod machine;
+pub mod predict;
 mod upload;
 
 pub use device::{MetalDevice, MetalOptions};
