@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lily_kernels::gpu::Target;
+use lily_kernels::gpu::{Products, Target};
 use lily_metal::arena::{AllocationId, Place};
+use lily_metal::chip::SelfTest;
 use lily_metal::encoder::check::PipelineInfo;
 use lily_metal::encoder::{Command, Limits, PipelineId, Work};
 use lily_metal::{Failure, Host, HostError, Wanted};
@@ -22,6 +23,20 @@ pub struct ReplayOptions {
     pub shuffle: Option<u64>,
     /// What the device allows.
     pub limits: Limits,
+    /// Tensor operations, as the device has them.
+    pub tensors: Tensors,
+}
+
+/// Tensor operations of a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tensors {
+    /// The device has none.
+    #[default]
+    None,
+    /// They multiply right.
+    Right,
+    /// They do not.
+    Wrong,
 }
 
 /// What a test sees and does while a device has the host.
@@ -89,6 +104,7 @@ pub struct Replay {
     pipeline: Option<PipelineId>,
     bound: Vec<Option<Place>>,
     random: u64,
+    self_test: SelfTest,
 }
 
 impl Replay {
@@ -105,6 +121,7 @@ impl Replay {
             pipeline: None,
             bound: Vec::new(),
             random: options.shuffle.unwrap_or_default(),
+            self_test: SelfTest::NotRun,
         };
         (host, remote)
     }
@@ -134,6 +151,14 @@ impl Replay {
             .map_err(|failure| failure.to_string())
     }
 
+    /// Changes the last bit of a result.
+    fn spoil(&mut self, place: Place) {
+        let block = &mut self.blocks[place.allocation.0];
+        if let Some([byte, ..]) = block.bytes_mut(place.end() as usize - 4, 4) {
+            *byte ^= 1;
+        }
+    }
+
     fn finish(&mut self, mut buffer: Buffer) -> Result<(), Failure> {
         let failure = |reason| Failure { first: buffer.first, reason };
         for segment in &mut buffer.segments {
@@ -149,6 +174,9 @@ impl Replay {
             }
             for dispatch in segment.iter() {
                 self.run(dispatch).map_err(failure)?;
+                if dispatch.work == Work::SelfTest && self.options.tensors == Tensors::Wrong {
+                    self.spoil(dispatch.places[3]);
+                }
             }
         }
         if std::mem::take(&mut self.remote.shared().lost) {
@@ -172,7 +200,18 @@ impl Host for Replay {
     }
 
     fn target(&self) -> Target {
-        Target::APPLE
+        match self.self_test {
+            SelfTest::Passed => Target { products: Products::TensorOperations, ..Target::APPLE },
+            SelfTest::Failed | SelfTest::NotRun => Target::APPLE,
+        }
+    }
+
+    fn wants_self_test(&self) -> bool {
+        self.options.tensors != Tensors::None
+    }
+
+    fn tested(&mut self, result: SelfTest) {
+        self.self_test = result;
     }
 
     fn allocate(&mut self, sizes: &[u64]) -> Result<(), HostError> {

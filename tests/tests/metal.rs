@@ -3,14 +3,15 @@
 
 #![cfg(target_os = "linux")]
 
+use lily_kernels::gpu::Products;
 use lily_metal::encoder::check::{Counts, check};
 use lily_metal::encoder::{Command, DecodeSubmission, Limits, Pace};
-use lily_metal::{MetalDevice, MetalOptions};
+use lily_metal::{Host as _, MetalDevice, MetalOptions};
 use lily_model::engine::{EngineOptions, Generation};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{Device, Fusions, Precision, control};
-use lily_tests::replay::{Replay, ReplayOptions};
+use lily_tests::replay::{Replay, ReplayOptions, Tensors};
 use lily_tests::rig::{Rig, all_fusions};
 use lily_tests::{GOLDEN, Golden, gpu, pair};
 
@@ -21,7 +22,7 @@ fn metal() -> Box<dyn Device> {
 
 /// Two command buffers a step, and as many as there are stages for a chunk; any order between barriers.
 fn cut_and_shuffled() -> Box<dyn Device> {
-    let options = ReplayOptions { shuffle: Some(11), limits: slow() };
+    let options = ReplayOptions { shuffle: Some(11), limits: slow(), ..ReplayOptions::default() };
     let decode = DecodeSubmission::Early { stages: 3 };
     Box::new(MetalDevice::new(
         Replay::new(options).0,
@@ -56,6 +57,22 @@ fn cuts_and_any_order_between_barriers_give_the_same_bits() {
     for name in ["heads", "odd"] {
         gpu::greedy_is_repeatable(name, &metal, &cut_and_shuffled);
     }
+}
+
+/// With tensor operations where the self-test says that they multiply right, and only there.
+#[test]
+fn tensor_operations_are_taken_where_the_self_test_passes() {
+    let products = |tensors| {
+        let (host, _) = Replay::new(ReplayOptions { tensors, ..ReplayOptions::default() });
+        MetalDevice::new(host, MetalOptions::default()).host().target().products
+    };
+    assert_eq!(products(Tensors::None), Products::SimdgroupMatrix);
+    assert_eq!(products(Tensors::Wrong), Products::SimdgroupMatrix);
+    assert_eq!(products(Tensors::Right), Products::TensorOperations);
+    gpu::golden_logits("generic", &|| {
+        let options = ReplayOptions { tensors: Tensors::Right, ..ReplayOptions::default() };
+        Box::new(MetalDevice::new(Replay::new(options).0, MetalOptions::default()))
+    });
 }
 
 #[test]

@@ -86,6 +86,18 @@ impl Layout {
     /// # Errors
     /// [`TooLarge`].
     pub fn new(buffers: &Buffers, weights: &Weights, limits: &Limits) -> Result<Self, TooLarge> {
+        Self::of_sizes(buffers, limits, |buffer| device_bytes(buffer, weights))
+    }
+
+    /// As [`new`](Self::new); `size` gives the bytes that a buffer takes on the device, and the format of a matrix.
+    ///
+    /// # Errors
+    /// [`TooLarge`].
+    pub fn of_sizes(
+        buffers: &Buffers,
+        limits: &Limits,
+        size: impl Fn(&Buffer) -> (u64, Option<MatrixFormat>),
+    ) -> Result<Self, TooLarge> {
         let slots = (FETCH_SLOTS * FETCH_BYTES) as u64;
         let nowhere = Place { allocation: AllocationId(0), offset: 0, bytes: 0 };
         let mut layout = Self {
@@ -98,7 +110,7 @@ impl Layout {
         {
             let mut open = None;
             for (id, buffer) in buffers.iter().filter(|(_, b)| b.kind == kind) {
-                let (bytes, format) = device_bytes(buffer, weights);
+                let (bytes, format) = size(buffer);
                 layout.formats[id.index()] = format;
                 layout.places[id.index()] =
                     layout.place(&mut open, bytes, limits).ok_or_else(|| TooLarge {

@@ -6,17 +6,18 @@ use std::thread;
 
 use lily_kernels::gpu::{Entry, MatrixFormat, Source};
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, MemoryBudget,
-    Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
+    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, MappedFile,
+    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place, weight_bytes};
+use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{
     Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, Work, cuts, record, record_one,
 };
 use crate::fetch;
-use crate::machine::{Failure, Host, NAME, Wanted};
+use crate::machine::{Failure, Host, HostError, NAME, Wanted};
 use crate::upload::{self, WeightFiles};
 
 /// How the device runs.
@@ -64,7 +65,7 @@ pub struct MetalDevice<H> {
 impl<H: Host> MetalDevice<H> {
     /// A device without buffers.
     pub fn new(host: H, options: MetalOptions) -> Self {
-        Self {
+        let mut device = Self {
             options,
             limits: host.limits(),
             host,
@@ -79,12 +80,31 @@ impl<H: Host> MetalDevice<H> {
             copy: None,
             pending: [None; FETCH_SLOTS],
             tickets: 0,
+        };
+        if device.host.wants_self_test() {
+            device.test_tensors();
         }
+        device
     }
 
     /// The host.
     pub fn host(&self) -> &H {
         &self.host
+    }
+
+    pub(crate) fn host_mut(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Appends pipelines that the host has compiled; gives the index of the first.
+    pub(crate) fn add_pipelines(&mut self, infos: Vec<PipelineInfo>) -> usize {
+        let first = self.pipelines.len();
+        self.pipelines.extend(infos);
+        first
     }
 
     /// Calls `with` with what this device's commands are held against.
@@ -181,30 +201,24 @@ impl<H: Host> MetalDevice<H> {
     }
 
     /// Sends bodies; a failure leaves a device that can go on.
-    fn send(&mut self, bodies: &[Body]) -> Result<(), DeviceError> {
+    fn send(&mut self, bodies: &[Body]) -> Result<(), HostError> {
         let host = &mut self.host;
         let sent = self.stream.submit(bodies, &mut |command| host.execute(command));
-        sent.or_else(|error| {
-            self.rebuild()?;
-            Err(error.into())
-        })
+        sent.or_else(|error| self.rebuild().and(Err(error)))
     }
 
     /// Commits what is encoded.
-    fn close(&mut self) -> Result<(), DeviceError> {
+    fn close(&mut self) -> Result<(), HostError> {
         let host = &mut self.host;
         let closed = self.stream.close(&mut |command| host.execute(command));
-        closed.or_else(|error| {
-            self.rebuild()?;
-            Err(error.into())
-        })
+        closed.or_else(|error| self.rebuild().and(Err(error)))
     }
 
-    fn rebuild(&mut self) -> Result<(), DeviceError> {
+    fn rebuild(&mut self) -> Result<(), HostError> {
         self.stream.rebuilt();
         // What they would copy is lost.
         self.pending = [None; FETCH_SLOTS];
-        Ok(self.host.rebuild()?)
+        self.host.rebuild()
     }
 
     /// Waits for a command buffer. If one failed, the device starts over, and the error names a launch.
@@ -248,6 +262,11 @@ impl<H: Host> MetalDevice<H> {
     fn run_alone(&mut self, plan: PlanId, launch: usize) -> Result<Option<Failure>, DeviceError> {
         let prepared = &self.plan(plan)?.launches[launch];
         let body = record_one(prepared, Work::Launch { plan: plan.0, launch });
+        Ok(self.run_body(body)?)
+    }
+
+    /// Runs one body and waits; gives the failure if it fails, with the device started over.
+    pub(crate) fn run_body(&mut self, body: Body) -> Result<Option<Failure>, HostError> {
         self.send(&[body])?;
         self.close()?;
         let Err(failure) = self.host.reach(self.stream.serial()) else { return Ok(None) };
@@ -309,8 +328,14 @@ impl<H: Host> Device for MetalDevice<H> {
     }
 
     fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        let weights = weight_bytes(weights);
-        Ok(self.host.memory_limit().map(|limit| MemoryBudget { limit, weights }))
+        let Some(memory) = self.host.memory() else { return Ok(None) };
+        let bytes = weight_bytes(weights);
+        let budget = Budget::new(memory).of_model(bytes);
+        budget.map(Some).map_err(|refused| DeviceError::Memory {
+            device: NAME.into(),
+            bytes,
+            reason: refused.to_string(),
+        })
     }
 
     fn fusions(&self) -> Fusions {
@@ -335,6 +360,7 @@ impl<H: Host> Device for MetalDevice<H> {
                 reason: error.to_string(),
             })?;
         self.host.allocate(self.layout.sizes())?;
+        self.stream.rebuilt();
         // They are needed once.
         let files = std::mem::take(&mut self.files);
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
@@ -388,7 +414,7 @@ impl<H: Host> Device for MetalDevice<H> {
         let bodies = std::mem::take(&mut self.compiled_mut(plan)?.bodies);
         let sent = self.send(&bodies);
         self.compiled_mut(plan)?.bodies = bodies;
-        sent
+        Ok(sent?)
     }
 
     fn wait(&mut self) -> Result<(), DeviceError> {

@@ -6,6 +6,8 @@ use lily_kernels::gpu::{Source, Target};
 use lily_plan::DeviceError;
 
 use crate::arena::Place;
+use crate::budget::DeviceMemory;
+use crate::chip::SelfTest;
 use crate::encoder::check::PipelineInfo;
 use crate::encoder::{Command, Limits, Work};
 
@@ -77,16 +79,24 @@ pub trait Host: Send {
     /// What kernels may count on.
     fn target(&self) -> Target;
 
-    /// Bytes that a model may take; `None` if the system does not say.
-    fn memory_limit(&self) -> Option<u64> {
+    /// What the system says about memory; `None` if it says nothing.
+    fn memory(&self) -> Option<DeviceMemory> {
         None
     }
+
+    /// Whether a self-test of tensor operations could change [`target`](Self::target).
+    fn wants_self_test(&self) -> bool {
+        false
+    }
+
+    /// What the self-test gave.
+    fn tested(&mut self, _result: SelfTest) {}
 
     /// Has reads of a file go past the page cache, if the system can.
     fn past_the_cache(&self, _file: &File) {}
 
-    /// Makes the allocations of a session in place of all earlier ones, and keeps them resident. Nothing is
-    /// under way. Memory is not cleared.
+    /// Makes the allocations of a session in place of all earlier ones, and keeps them resident, with a new queue and
+    /// fence. Nothing is under way. Memory is not cleared.
     ///
     /// # Errors
     /// There is no room.

@@ -19,7 +19,7 @@ fn check_all(cases: Vec<Case>) {
         }
     };
     let is_real = host.system().is_apple_silicon();
-    println!("{} cases on {}, family {}", cases.len(), host.description(), host.system().family);
+    println!("{} cases on {}, {:?}", cases.len(), host.description(), host.system());
     let mut device = MetalDevice::new(host, MetalOptions::default());
     let mut failures = Vec::new();
     let mut kernels = BTreeSet::new();

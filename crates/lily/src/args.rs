@@ -105,9 +105,9 @@ pub struct ModelArgs {
     /// Threads; 0 takes the machine's.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
-    /// Largest prefill chunk, in tokens.
-    #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = within(CHUNKS))]
-    pub chunk: usize,
+    /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
+    #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
+    pub chunk: Option<usize>,
 }
 
 /// Devices of this build.

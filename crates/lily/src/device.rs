@@ -21,9 +21,14 @@ pub struct Opened {
     pub device: Box<dyn Device>,
     /// Steps to submit before the first of them is read.
     pub steps_ahead: usize,
+    /// Largest prefill chunk where the command line names none, in tokens.
+    pub chunk: usize,
     /// What it is, for people.
     pub description: String,
 }
+
+/// Largest prefill chunk of devices that have no reason for another one, in tokens.
+const CHUNK: usize = 512;
 
 /// Opens the device that the command line asks for.
 ///
@@ -61,7 +66,7 @@ fn open_cpu(args: &ModelArgs) -> Opened {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
     let device = cpu(numerics, args.threads);
     let description = format!("cpu, {} threads", device.threads());
-    Opened { device: Box::new(device), steps_ahead: 0, description }
+    Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description }
 }
 
 /// The processor; 0 threads are the machine's.
@@ -81,6 +86,7 @@ fn open_cuda() -> Result<Opened> {
     Ok(Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
+        chunk: CHUNK,
         description,
         device: Box::new(device),
     })
@@ -111,6 +117,8 @@ fn open_metal() -> Result<Opened> {
     Ok(Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
+        // macOS ends what holds the GPU for seconds; attention over a long context is one launch a chunk.
+        chunk: device.host().policy().chunk,
         description: device.host().description(),
         device: Box::new(device),
     })
@@ -137,6 +145,7 @@ fn open_msl_test(args: &ModelArgs) -> Opened {
     Opened {
         device: Box::new(device),
         steps_ahead: 0,
+        chunk: CHUNK,
         description: format!("MSL test device, {workers} threads"),
     }
 }

@@ -113,7 +113,7 @@ impl Source {
         let opened = device::open(args)?;
         let options = EngineOptions {
             context,
-            chunk: args.chunk,
+            chunk: args.chunk.unwrap_or(opened.chunk),
             all_logits,
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,

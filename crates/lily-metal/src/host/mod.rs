@@ -23,6 +23,8 @@ pub use compiler::CompileTimes;
 pub use system::System;
 
 use crate::arena::Place;
+use crate::budget::DeviceMemory;
+use crate::chip::{Gpu as ChipGpu, GpuFamily, Policy, ProductsChoice, SelfTest, choose_products};
 use crate::encoder::check::PipelineInfo;
 use crate::encoder::{Command, Limits};
 use crate::idle::KEEP;
@@ -68,6 +70,7 @@ pub struct AppleHost {
     pipelines: Vec<Pipeline>,
     compiler: Compiler,
     system: System,
+    self_test: SelfTest,
     options: AppleOptions,
     gpu: Gpu,
 }
@@ -86,6 +89,7 @@ impl AppleHost {
             pipelines: Vec::new(),
             compiler: Compiler::new(&gpu, &system, options.cache.clone()),
             system,
+            self_test: SelfTest::NotRun,
             options,
             gpu,
         })
@@ -94,6 +98,20 @@ impl AppleHost {
     /// What the system says of itself and of its GPU.
     pub fn system(&self) -> &System {
         &self.system
+    }
+
+    /// The form of matrix products, with the reason.
+    pub fn products(&self) -> ProductsChoice {
+        // A GPU of no generation that lily knows has no units for tensor operations.
+        let family = self.system.generation.unwrap_or(GpuFamily::Apple7);
+        choose_products(self.system.version, family, self.self_test)
+    }
+
+    /// What lily chooses for this GPU.
+    pub fn policy(&self) -> Policy {
+        let family = self.system.generation.unwrap_or(GpuFamily::Apple7);
+        let gpu = ChipGpu::of_device(&self.system.name, family, None);
+        Policy::new(&gpu, self.products().products)
     }
 
     /// Time spent on compiling so far.
@@ -119,11 +137,21 @@ impl Host for AppleHost {
     }
 
     fn target(&self) -> Target {
-        Target::APPLE
+        Target { products: self.products().products, ..Target::APPLE }
     }
 
-    fn memory_limit(&self) -> Option<u64> {
-        Some(self.system.working_set_bytes)
+    fn memory(&self) -> Option<DeviceMemory> {
+        let System { memory_bytes, working_set_bytes, .. } = self.system;
+        Some(DeviceMemory { machine: memory_bytes, recommended: working_set_bytes })
+    }
+
+    fn wants_self_test(&self) -> bool {
+        let wants = |family| ProductsChoice::wants_self_test(self.system.version, family);
+        self.self_test == SelfTest::NotRun && self.system.generation.is_some_and(wants)
+    }
+
+    fn tested(&mut self, result: SelfTest) {
+        self.self_test = result;
     }
 
     fn past_the_cache(&self, file: &File) {

@@ -9,6 +9,7 @@ use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLCreateSystemDefaultDevice, MTLDevice as _, MTLGPUFamily};
 
 use super::{Gpu, responds};
+use crate::chip::{GpuFamily, OsVersion};
 use crate::machine::HostError;
 
 // Without CoreGraphics there is no default device for a program without windows.
@@ -23,12 +24,12 @@ const OLDEST: u32 = 15;
 pub struct System {
     /// Name of the GPU, such as `Apple M4 Pro`.
     pub name: String,
-    /// Version of macOS, major and minor.
-    pub version: (u32, u32),
+    /// Version of macOS.
+    pub version: OsVersion,
     /// Version of macOS with its build, for people and for cached code.
     pub version_text: String,
-    /// Newest Apple family of the GPU: 7 for the M1, 10 for the M5; 5 in virtual machines.
-    pub family: u32,
+    /// Newest generation that the GPU belongs to; `None` in virtual machines, which show an older family.
+    pub generation: Option<GpuFamily>,
     /// Whether the GPU takes Metal 4.
     pub metal4: bool,
     /// Bytes that the system recommends for a GPU's memory.
@@ -46,7 +47,7 @@ impl System {
     /// `simdgroup_matrix` came with family 7. Virtual machines show an older one; kernels may run there all the
     /// same, and are tried when they are asked for by name.
     pub fn is_apple_silicon(&self) -> bool {
-        self.family >= 7
+        self.generation.is_some()
     }
 }
 
@@ -69,9 +70,10 @@ pub(super) fn open() -> Result<(Gpu, System), HostError> {
     let process = NSProcessInfo::processInfo();
     let version = process.operatingSystemVersion();
     let number = |part: isize| u32::try_from(part).unwrap_or(0);
-    let version = (number(version.majorVersion), number(version.minorVersion));
-    if version.0 < OLDEST {
-        let (major, minor) = version;
+    let version =
+        OsVersion { major: number(version.majorVersion), minor: number(version.minorVersion) };
+    if version.major < OLDEST {
+        let OsVersion { major, minor } = version;
         return Err(HostError::Unavailable(format!(
             "this is macOS {major}.{minor}, need macOS {OLDEST} or later; update it, or use --device cpu"
         )));
@@ -79,27 +81,18 @@ pub(super) fn open() -> Result<(Gpu, System), HostError> {
     let gpu = MTLCreateSystemDefaultDevice().ok_or_else(|| {
         HostError::Unavailable("found no GPU with Metal; use --device cpu".into())
     })?;
-    let families = [
-        (10, MTLGPUFamily::Apple10),
-        (9, MTLGPUFamily::Apple9),
-        (8, MTLGPUFamily::Apple8),
-        (7, MTLGPUFamily::Apple7),
-        (6, MTLGPUFamily::Apple6),
-        (5, MTLGPUFamily::Apple5),
-    ];
-    let family = families.iter().find(|(_, family)| gpu.supportsFamily(*family));
-    let family = family.map_or(0, |(number, _)| *number);
+    let supports = |family: i64| gpu.supportsFamily(MTLGPUFamily(family as isize));
     let system = System {
         name: gpu.name().to_string(),
         version,
         version_text: process.operatingSystemVersionString().to_string(),
-        family,
+        generation: GpuFamily::newest(supports),
         metal4: gpu.supportsFamily(MTLGPUFamily::Metal4),
         working_set_bytes: gpu.recommendedMaxWorkingSetSize(),
         memory_bytes: process.physicalMemory(),
         buffer_bytes: gpu.maxBufferLength() as u64,
         // Apple's table gives them to family 6 and later.
-        has_residency_sets: family >= 6
+        has_residency_sets: gpu.supportsFamily(MTLGPUFamily::Apple6)
             && responds(&gpu, sel!(newResidencySetWithDescriptor:error:)),
     };
     Ok((gpu, system))

@@ -11,9 +11,7 @@ use lily_cuda::compiler::Compiler;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
 #[cfg(target_os = "macos")]
-use lily_kernels::gpu::Products;
-#[cfg(target_os = "macos")]
-use lily_metal::Host as _;
+use lily_metal::budget::{Budget, DeviceMemory};
 use lily_plan::Device;
 use serde::Serialize;
 
@@ -83,20 +81,20 @@ pub struct Metal {
     name: String,
     /// Version of macOS, with its build.
     macos: String,
-    /// Newest Apple family that the GPU belongs to.
-    family: u32,
+    /// Newest Apple family that the GPU belongs to; none in virtual machines, which show an older one.
+    family: Option<String>,
     /// Whether it takes Metal 4.
     metal4: bool,
     /// Whether memory is kept resident as one set.
     residency_sets: bool,
-    /// Form of matrix products.
-    products: &'static str,
+    /// Form of matrix products, and why this one.
+    products: String,
     /// Bytes of memory of the machine.
     memory: u64,
     /// Bytes of it that the system recommends for the GPU.
     working_set: u64,
     /// Bytes that weights and sessions may take.
-    memory_limit: Option<u64>,
+    memory_limit: u64,
     /// Bytes of the largest buffer.
     largest_buffer: u64,
 }
@@ -143,16 +141,17 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
             let machine = Machine::Metal(Metal {
                 name: system.name,
                 macos: system.version_text,
-                family: system.family,
+                family: system.generation.map(|family| family.to_string()),
                 metal4: system.metal4,
                 residency_sets: system.has_residency_sets,
-                products: match host.target().products {
-                    Products::SimdgroupMatrix => "simdgroup_matrix",
-                    Products::TensorOperations => "tensor operations",
-                },
+                products: host.products().reason.to_string(),
                 memory: system.memory_bytes,
                 working_set: system.working_set_bytes,
-                memory_limit: host.memory_limit(),
+                memory_limit: Budget::new(DeviceMemory {
+                    machine: system.memory_bytes,
+                    recommended: system.working_set_bytes,
+                })
+                .limit(),
                 largest_buffer: system.buffer_bytes,
             });
             Ok(Patient { name: "metal", device: Box::new(device), bar: Bar::Bf16, machine })
@@ -191,14 +190,13 @@ impl fmt::Display for Machine {
                 let yes = |has: bool| if has { "yes" } else { "no" };
                 line("GPU", &metal.name)?;
                 line("macOS", &metal.macos)?;
-                line("Apple family", &metal.family)?;
+                line("Apple family", &metal.family.as_deref().unwrap_or("older than Apple7"))?;
                 line("Metal 4", &yes(metal.metal4))?;
                 line("residency sets", &yes(metal.residency_sets))?;
                 line("matrix products", &metal.products)?;
                 line("memory", &gb(metal.memory))?;
                 line("recommended for GPU", &gb(metal.working_set))?;
-                let limit = metal.memory_limit.map_or("the system does not say".into(), gb);
-                line("memory limit", &limit)?;
+                line("memory limit", &gb(metal.memory_limit))?;
                 line("largest buffer", &gb(metal.largest_buffer))
             }
             #[cfg(feature = "msl-test")]
