@@ -40,18 +40,19 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let longest = args.lengths.iter().max().context("--lengths is empty")?;
-    // A profile runs a chunk, and steps, behind the longest prompt.
-    let behind = if args.profile { args.model.chunk + PROFILE_RUNS } else { 0 };
-    let context = longest + args.decode + 1 + behind;
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
     let mut opened = device::open(&args.model)?;
     let read_bandwidth = opened.device.read_bandwidth()?;
+    let chunk = args.model.chunk.unwrap_or(opened.chunk);
+    // A profile runs a chunk, and steps, behind the longest prompt.
+    let behind = if args.profile { chunk + PROFILE_RUNS } else { 0 };
+    let context = longest + args.decode + 1 + behind;
     let device = opened.description.clone();
     let options = EngineOptions {
         context,
-        chunk: args.model.chunk,
+        chunk,
         run_ahead: opened.steps_ahead.max(1),
         steps_ahead: opened.steps_ahead,
         ..EngineOptions::default()
@@ -78,7 +79,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         report.rows.push(row);
     }
     if args.profile {
-        let chunk = args.model.chunk.min(*longest);
+        let chunk = chunk.min(*longest);
         for (name, step) in
             [("decode step", Measured::Decode), ("prefill chunk", Measured::Prefill(chunk))]
         {

@@ -150,6 +150,42 @@ fn plan_reports_the_documented_fields() {
 }
 
 #[test]
+fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
+    let plan = ["plan", "-m", "qwen3.6-35b-a3b", "--for", "metal", "--chip"];
+    let object = |more: &[&str]| lily(&[&plan[..], more, &["--json"]].concat()).json();
+    let max = object(&["m5-max"]);
+    let prediction = &max["prediction"];
+    assert_eq!(prediction["kind"], "prediction");
+    assert_eq!(
+        (&prediction["chip"], &prediction["gpu_cores"]),
+        (&json!("Apple M5 Max"), &json!(40))
+    );
+    assert_eq!(prediction["tensor_operations"], true);
+    assert_eq!(
+        fields(&prediction["assumptions"]),
+        ["bandwidth_curve", "launch_floor_us", "tensor_tflops", "tflops",]
+    );
+    let list = prediction["launches"].as_array().unwrap();
+    assert_eq!(list.len(), max["launches"].as_u64().unwrap() as usize);
+    let row =
+        ["bound", "bytes", "index", "label", "small", "stage", "threadgroups", "threads", "us"];
+    assert!(list.iter().all(|launch| fields(launch) == row));
+    let sum: f64 = list.iter().map(|launch| launch["us"].as_f64().unwrap()).sum();
+    let step = prediction["step_us"].as_f64().unwrap();
+    assert!((sum - step).abs() < 1e-6 * step, "{sum} {step}");
+    let tok_s = |object: &Value| object["prediction"]["tok_s"].as_f64().unwrap();
+    let smaller = object(&["m5-max-32"]);
+    assert!(tok_s(&smaller) < tok_s(&max));
+    assert_eq!(object(&["m4-max"])["prediction"]["tensor_operations"], false);
+    assert!(tok_s(&object(&["m5-max", "--step", "prefill"])) > tok_s(&max));
+    let text = lily(&[&plan[..], &["M3-Ultra"]].concat()).stdout;
+    assert!(text.starts_with("prediction for Apple M3 Ultra, Apple9, 80 GPU cores, "), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("predicted, not measured: ") && last.contains(" tok/s ("), "{last}");
+    assert_eq!(text.lines().count(), 3 + list.len() + 2);
+}
+
+#[test]
 fn inspect_says_what_a_folder_holds() {
     let object = lily(&["inspect", &golden("raw"), "--json"]).json();
     let all = [

@@ -7,6 +7,8 @@ use lily_cpu::Numerics;
 use lily_cuda::compiler::Compiler;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
+#[cfg(target_os = "macos")]
+use lily_metal::budget::{Budget, DeviceMemory};
 use lily_plan::Device;
 use serde::Serialize;
 
@@ -55,6 +57,9 @@ pub enum Machine {
         /// Version of the compiler.
         nvrtc: String,
     },
+    /// The GPU of a Mac.
+    #[cfg(target_os = "macos")]
+    Metal(Metal),
     /// The MSL test device.
     #[cfg(feature = "msl-test")]
     MslTest {
@@ -65,12 +70,39 @@ pub enum Machine {
     },
 }
 
+/// A Mac with its GPU.
+#[cfg(target_os = "macos")]
+#[derive(Serialize)]
+pub struct Metal {
+    /// Metal's name of the GPU.
+    name: String,
+    /// Version of macOS, with its build.
+    macos: String,
+    /// Newest Apple family that the GPU belongs to; none in virtual machines, which show an older one.
+    family: Option<String>,
+    /// Whether it takes Metal 4.
+    metal4: bool,
+    /// Whether memory is kept resident as one set.
+    residency_sets: bool,
+    /// Form of matrix products, and why this one.
+    products: String,
+    /// Bytes of memory of the machine.
+    memory: u64,
+    /// Bytes of it that the system recommends for the GPU.
+    working_set: u64,
+    /// Bytes that weights and sessions may take.
+    memory_limit: u64,
+    /// Bytes of the largest buffer.
+    largest_buffer: u64,
+}
+
 /// Opens a device and looks at it.
 ///
 /// # Errors
 /// It is not there, or lacks something; the message says what.
 pub fn open(choice: DeviceChoice) -> Result<Patient> {
     match choice {
+        DeviceChoice::Auto if device::auto_takes_metal() => open(DeviceChoice::Metal),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             let mut device = device::cpu(Numerics::Int8, 0);
             let threads = device.threads();
@@ -96,6 +128,30 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
             };
             Ok(Patient { name: "cuda", device: Box::new(device), bar: Bar::Bf16, machine })
+        }
+        #[cfg(not(target_os = "macos"))]
+        DeviceChoice::Metal => anyhow::bail!(device::NO_MAC),
+        #[cfg(target_os = "macos")]
+        DeviceChoice::Metal => {
+            let device = device::metal()?;
+            let (host, system) = (device.host(), device.host().system().clone());
+            let machine = Machine::Metal(Metal {
+                name: system.name,
+                macos: system.version_text,
+                family: system.generation.map(|family| family.to_string()),
+                metal4: system.metal4,
+                residency_sets: system.has_residency_sets,
+                products: host.products().reason.to_string(),
+                memory: system.memory_bytes,
+                working_set: system.working_set_bytes,
+                memory_limit: Budget::new(DeviceMemory {
+                    machine: system.memory_bytes,
+                    recommended: system.working_set_bytes,
+                })
+                .limit(),
+                largest_buffer: system.buffer_bytes,
+            });
+            Ok(Patient { name: "metal", device: Box::new(device), bar: Bar::Bf16, machine })
         }
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => {
@@ -125,6 +181,20 @@ impl fmt::Display for Machine {
                 line("memory limit", &gb(*memory_limit))?;
                 line("driver", driver)?;
                 line("NVRTC", nvrtc)
+            }
+            #[cfg(target_os = "macos")]
+            Self::Metal(metal) => {
+                let yes = |has: bool| if has { "yes" } else { "no" };
+                line("GPU", &metal.name)?;
+                line("macOS", &metal.macos)?;
+                line("Apple family", &metal.family.as_deref().unwrap_or("older than Apple7"))?;
+                line("Metal 4", &yes(metal.metal4))?;
+                line("residency sets", &yes(metal.residency_sets))?;
+                line("matrix products", &metal.products)?;
+                line("memory", &gb(metal.memory))?;
+                line("recommended for GPU", &gb(metal.working_set))?;
+                line("memory limit", &gb(metal.memory_limit))?;
+                line("largest buffer", &gb(metal.largest_buffer))
             }
             #[cfg(feature = "msl-test")]
             Self::MslTest { threads, kernels } => {
