@@ -19,7 +19,9 @@ use crate::table;
 mod builder;
 mod face;
 
-pub use builder::{CaseBuilder, decode_steps, prefill_steps, real_shape, small_shapes};
+pub use builder::{
+    CaseBuilder, decode_steps, long_shapes, prefill_steps, real_shape, small_shapes,
+};
 pub use face::{run_face, run_reference};
 
 /// Largest relative rms difference of any written buffer.
