@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use lily_kernels::conformance::{Bar, Case, cases_in, check, run};
-use lily_kernels::gpu::{Products, Target};
+use lily_kernels::gpu::{Products, Target, check_products};
 use lily_kernels::table::{self, Kernel};
 use lily_msl_test::{MslOptions, MslTestDevice};
 
@@ -49,6 +49,16 @@ fn attention_by_tensor_operations_agrees_in_both_orders_and_passes_the_checks() 
         checked += 1;
     }
     assert!(checked >= 6, "only {checked} cases take this form");
+}
+
+/// What a Metal device is asked before it takes this form.
+#[test]
+fn the_self_test_of_products_passes_in_both_forms() {
+    for products in [Products::SimdgroupMatrix, Products::TensorOperations] {
+        let options = MslOptions { products, ..MslOptions::default() };
+        let result = check_products(&mut MslTestDevice::new(options));
+        assert!(result.is_ok(), "{products:?}: {result:?}");
+    }
 }
 
 /// The test device with tensor operations.
