@@ -201,8 +201,10 @@ fn full_size_plans() -> Vec<Plan> {
         for fusions in all_fusions() {
             let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
             for length in [100, 2000, 20_000] {
-                let plan = builder.decode(LengthBucket::new(length, fusions), Choice::Device);
-                plans.push(plan.expect("a valid plan"));
+                for choice in [Choice::Device, Choice::Draw] {
+                    let plan = builder.decode(LengthBucket::new(length, fusions), choice);
+                    plans.push(plan.expect("a valid plan"));
+                }
             }
         }
         if batch > 1 {
@@ -210,7 +212,7 @@ fn full_size_plans() -> Vec<Plan> {
         }
         let builder = PlanBuilder::new(&shape, &session, &buffers, all_fusions()[0]);
         for tokens in [1, 7, 16, 64, 512, 2048] {
-            for end in [PrefillEnd::Sample, PrefillEnd::AllLogits] {
+            for end in [PrefillEnd::Sample, PrefillEnd::Draw, PrefillEnd::AllLogits] {
                 plans.push(builder.prefill(tokens, 0, end).expect("a valid plan"));
             }
         }

@@ -119,6 +119,15 @@ pub enum DeviceError {
     Usage(String),
 }
 
+/// Memory for a model, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// What weights, states and work memory may take together.
+    pub limit: u64,
+    /// What the weights take of it: nothing where they are used in place.
+    pub weights: u64,
+}
+
 /// Compiles and runs plans over one set of buffers.
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
@@ -133,6 +142,24 @@ pub trait Device: Send {
     /// Launches that this device wants merged; none unless a measurement says so.
     fn fusions(&self) -> Fusions {
         Fusions::default()
+    }
+
+    /// What the device has for a model with these weights, now and before it is allocated; `None`
+    /// where the system does not say.
+    ///
+    /// # Errors
+    /// The device cannot be asked.
+    fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
+    /// measure.
+    ///
+    /// # Errors
+    /// The measurement fails.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
     }
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.

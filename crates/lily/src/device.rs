@@ -14,8 +14,6 @@ use crate::args::{DeviceChoice, ModelArgs};
 pub struct Opened {
     /// The device.
     pub device: Box<dyn Device>,
-    /// Bytes that everything but the weights may take, as far as the system says.
-    pub memory_limit: Option<u64>,
     /// Steps to submit before the first of them is read.
     pub steps_ahead: usize,
     /// What it is, for people.
@@ -39,12 +37,7 @@ fn open_cpu(args: &ModelArgs) -> Opened {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
     let device = cpu(numerics, args.threads);
     let description = format!("cpu, {} threads", device.threads());
-    Opened {
-        device: Box::new(device),
-        memory_limit: lily_cpu::memory_limit(),
-        steps_ahead: 0,
-        description,
-    }
+    Opened { device: Box::new(device), steps_ahead: 0, description }
 }
 
 /// The processor; 0 threads are the machine's.
@@ -62,8 +55,6 @@ fn open_cuda() -> Result<Opened> {
         info.memory_bytes / 1_000_000_000
     );
     Ok(Opened {
-        // Weights and sessions share the GPU's memory.
-        memory_limit: None,
         // The host reads a token while the next step runs.
         steps_ahead: 1,
         description,
@@ -90,7 +81,6 @@ fn open_msl_test(args: &ModelArgs) -> Opened {
     let (device, workers) = msl_test(args.threads);
     Opened {
         device: Box::new(device),
-        memory_limit: lily_cpu::memory_limit(),
         steps_ahead: 0,
         description: format!("MSL test device, {workers} threads"),
     }
