@@ -30,12 +30,12 @@ pub struct KernelCost {
 }
 
 impl Engine {
-    /// The decode step of all sequences behind `position` tokens, with its cost.
+    /// A decode step of the first sequence behind `position` tokens, with its cost.
     ///
     /// # Errors
     /// There is no plan for it.
     pub fn decode_table(&mut self, position: usize) -> Result<PlanTable, EngineError> {
-        let plan = self.decode_plan(position, Choice::Device)?;
+        let plan = self.decode_plan(SequenceId(0), position, Choice::Device)?;
         let mut rows = vec![0; self.session.batch * control::WORDS];
         rows.chunks_mut(control::WORDS).for_each(|row| row[control::POSITION] = position as i32);
         let recorded = self.plans.recorded(plan);
