@@ -164,11 +164,14 @@ impl Dialogue {
         let request = CompletionRequest {
             prompt: prompt.ids,
             thinking: prompt.thinking,
+            thinking_budget: None,
             max_tokens: self.options.max_tokens.map_or(room, |most| most.min(room)),
             stop_ids: self.options.stop_ids.clone(),
             stop: self.options.stop.clone(),
             tools: Vec::new(),
             sampling: Sampling { seed, ..self.options.sampling.clone() },
+            logprobs: None,
+            constraint: None,
         };
         self.turns += 1;
         let (outcome, reused_tokens) =

@@ -36,7 +36,8 @@ impl<'a> Stream<'a> {
             Event::Prefilled(done) => self.screen.prefilled(done, self.prompt_tokens),
             Event::Text { reasoning, content } => self.screen.text(reasoning, content),
             // No tools are offered here.
-            Event::Generated(_)
+            Event::Token(_)
+            | Event::Generated(_)
             | Event::CallStarted { .. }
             | Event::CallArguments { .. }
             | Event::CallFinished { .. } => Ok(()),

@@ -44,6 +44,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         stop: args.answer.stop.clone(),
         tools: Vec::new(),
         sampling,
+        logprobs: None,
+        constraint: None,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);
     let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);
