@@ -106,20 +106,22 @@ pub struct ModelArgs {
     /// Threads; 0 takes the machine's.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
-    /// Largest prefill chunk, in tokens.
-    #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = within(CHUNKS))]
-    pub chunk: usize,
+    /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
+    #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
+    pub chunk: Option<usize>,
 }
 
 /// Devices of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// The best device of this machine; the CPU so far, ask for others by name.
+    /// The best device of this machine: the GPU of an Apple silicon Mac, otherwise the processor.
     Auto,
     /// The processor.
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// The GPU of a Mac.
+    Metal,
     /// The Metal texts of the kernels on this processor; for tests, slow.
     #[cfg(feature = "msl-test")]
     MslTest,
@@ -317,6 +319,7 @@ impl Command {
         let (device, takes_threads) = match model.device {
             DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
             DeviceChoice::Cuda => ("cuda", false),
+            DeviceChoice::Metal => ("metal", false),
             #[cfg(feature = "msl-test")]
             DeviceChoice::MslTest => ("msl-test", true),
         };
