@@ -202,6 +202,10 @@ impl Host for AppleHost {
         self.queue.reach(serial)
     }
 
+    fn last_seconds(&self) -> Option<f64> {
+        self.queue.last_seconds()
+    }
+
     fn rebuild(&mut self) -> Result<(), HostError> {
         self.queue = Queue::new(&self.gpu)?;
         self.queue.attach(self.residency.as_ref());
