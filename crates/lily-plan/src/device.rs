@@ -164,6 +164,15 @@ pub trait Device: Send {
         Ok(None)
     }
 
+    /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
+    /// measure.
+    ///
+    /// # Errors
+    /// The measurement fails.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
     /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies
     /// weights may read them from there, past the page cache; others take them as they are.
     fn weight_files(&mut self, _files: Vec<MappedFile>) {}

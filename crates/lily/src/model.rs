@@ -105,19 +105,36 @@ impl Source {
         Ok(GenerationDefaults::read(&self.folder)?)
     }
 
+    /// What a scripted model needs of the checkpoint: ids that a token can have, and the tokens that
+    /// end a text.
+    ///
+    /// # Errors
+    /// A file of the model is missing or malformed.
+    pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
+        let config = self.config()?;
+        let vocab = model_shape(&config).vocab_used;
+        Ok((vocab, stop_tokens(&self.folder, &config)?))
+    }
+
     /// Checks the weights and sets up an engine. Warnings go to standard error.
     ///
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
     pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
+    }
+
+    /// As [`load`](Self::load), with options of which chunk and steps ahead are set here.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
-            context,
             chunk: args.chunk.unwrap_or(opened.chunk),
-            all_logits,
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
-            ..EngineOptions::default()
+            ..options
         };
         self.load_on(opened, options)
     }

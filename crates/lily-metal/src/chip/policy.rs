@@ -1,7 +1,7 @@
 //! What lily chooses for a GPU: numbers only, to be tuned again when somebody measures.
 //!
-//! Nothing here has been measured on Apple hardware. Where two choices are legal and no figure decides, the plainer
-//! one is taken.
+//! Nothing here has been measured on Apple hardware. Where two choices are legal and no figure decides, the
+//! plainer one is taken.
 //!
 //! | choice | value | reason |
 //! |---|---|---|

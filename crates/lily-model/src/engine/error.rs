@@ -2,6 +2,7 @@
 
 use lily_plan::{DeviceError, PlanError};
 
+use super::ConstraintError;
 use crate::sampling::SamplingError;
 
 /// Why the engine cannot do what was asked.
@@ -68,6 +69,12 @@ pub enum EngineError {
     /// The sequence is closed, or an earlier failure left it without a defined state.
     #[error("sequence {0} is not open or has failed; open a new one")]
     BadSequence(usize),
+    /// A run's sequence was closed, restored or fed by others since the run's last step.
+    #[error("sequence {0} was changed while a run was using it; start a new run")]
+    StaleRun(usize),
+    /// What the text must look like cannot be kept up.
+    #[error("the required format ends the text here: {0}; relax it, or ask again")]
+    Constraint(#[from] ConstraintError),
     /// Nothing computed logits for the sequence, or another one has used their memory since.
     #[error(
         "sequence {0} has no logits; end a chunk with them, and read them before another sequence runs"

@@ -1,9 +1,6 @@
 //! What a machine has, by device.
 
 use std::fmt;
-use std::hint::black_box;
-use std::thread;
-use std::time::Instant;
 
 use anyhow::Result;
 use lily_cpu::Numerics;
@@ -107,14 +104,14 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
     match choice {
         DeviceChoice::Auto if device::auto_takes_metal() => open(DeviceChoice::Metal),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            let device = device::cpu(Numerics::Int8, 0);
+            let mut device = device::cpu(Numerics::Int8, 0);
             let threads = device.threads();
-            let memory_limit = lily_cpu::memory_limit();
+            let read_bandwidth = device.read_bandwidth()?.unwrap_or_default();
             let machine = Machine::Cpu {
                 instruction_set: Simd::detect().level().to_string(),
                 threads,
-                memory_limit,
-                read_bandwidth: read_bandwidth(threads, memory_limit),
+                memory_limit: lily_cpu::memory_limit(),
+                read_bandwidth,
             };
             Ok(Patient { name: "cpu", device: Box::new(device), bar: Bar::Int8, machine })
         }
@@ -206,26 +203,4 @@ impl fmt::Display for Machine {
             }
         }
     }
-}
-
-/// Bytes that are read for the bandwidth: more than caches hold.
-const READ_BYTES: u64 = 256 << 20;
-
-/// Bytes read in a second by all threads together: the best of some passes over memory that no cache
-/// holds, or over a quarter of what is left.
-fn read_bandwidth(threads: usize, memory_limit: Option<u64>) -> f64 {
-    let bytes = memory_limit.map_or(READ_BYTES, |limit| READ_BYTES.min(limit / 4));
-    let words = vec![1u64; (bytes / 8).max(1) as usize];
-    let sum =
-        |part: &[u64]| black_box(part.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
-    let pass = || {
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for part in words.chunks(words.len().div_ceil(threads)) {
-                scope.spawn(move || sum(part));
-            }
-        });
-        size_of_val(&words[..]) as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..5).map(|_| pass()).fold(0.0, f64::max)
 }
