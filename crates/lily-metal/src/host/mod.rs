@@ -129,7 +129,7 @@ impl Host for AppleHost {
         let most = Limits::default();
         let threads = self.gpu.maxThreadsPerThreadgroup().width;
         Limits {
-            allocation_bytes: most.allocation_bytes.min(self.gpu.maxBufferLength() as u64),
+            allocation_bytes: self.gpu.maxBufferLength() as u64,
             threads: most.threads.min(u32::try_from(threads).unwrap_or(u32::MAX)),
             threadgroup_bytes: self.gpu.maxThreadgroupMemoryLength() as u64,
             ..most
