@@ -161,6 +161,9 @@ pub struct PlanArgs {
     /// Launches of a decode step to merge with a neighbour.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
+    /// Tokens are drawn, not the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
     #[arg(long, value_name = "GB/S", value_parser = bandwidth, conflicts_with = "json")]
     pub bandwidth: Option<f64>,

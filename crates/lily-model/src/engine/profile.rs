@@ -8,8 +8,8 @@ use crate::plan::{Choice, PrefillEnd};
 /// A step to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// One decode step.
-    Decode,
+    /// One decode step; a drawn token follows the rule of the sequence's last run.
+    Decode(Choice),
     /// A chunk of this many tokens of a prompt, not the last.
     Prefill(usize),
 }
@@ -43,7 +43,7 @@ impl Engine {
         runs: usize,
     ) -> Result<Vec<KernelCost>, EngineError> {
         let tokens = match step {
-            Measured::Decode => 1,
+            Measured::Decode(_) => 1,
             Measured::Prefill(tokens) => tokens,
         };
         let needed = position + tokens;
@@ -58,7 +58,7 @@ impl Engine {
         self.park();
         let ids: Vec<u32> = (0..tokens as u32).map(|i| i % self.shape.vocab_used as u32).collect();
         let plan = match step {
-            Measured::Decode => self.decode_plan(sequence, position, Choice::Device)?,
+            Measured::Decode(choice) => self.decode_plan(sequence, position, choice)?,
             Measured::Prefill(_) => self.prefill_plan(sequence, tokens, PrefillEnd::More)?,
         };
         self.sequences[sequence.0].control[control::POSITION] = position as i32;

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use lily_kernels::ModelShape;
 use lily_model::engine::{Engine, EngineOptions, Generation, KernelCost, Measured, Progress};
-use lily_model::plan::model_shape;
+use lily_model::plan::{Choice, model_shape};
 use lily_model::sampling::Sampling;
 use lily_model::{Config, synth};
 use serde::Serialize;
@@ -29,6 +29,8 @@ const PROFILE_RUNS: usize = 10;
 struct Report {
     device: String,
     model: String,
+    /// Whether tokens were drawn; otherwise they are the most likely ones.
+    sampled: bool,
     rows: Vec<Row>,
 }
 
@@ -74,8 +76,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             (source.load_on(opened, options)?.engine, name)
         }
     };
-    note(format_args!("lily: {model} on {device}"));
-    let mut report = Report { device, model, rows: Vec::new() };
+    let choice = if args.sampled { "sampled" } else { "greedy" };
+    note(format_args!("lily: {model} on {device}, {choice}"));
+    let sampled = args.sampled;
+    let mut report = Report { device, model, sampled, rows: Vec::new() };
     print(format_args!(
         "{:>8} {:>14} {:>18} {:>14}\n",
         "length", "prefill tok/s", "first token, ms", "decode tok/s"
@@ -90,9 +94,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.profile {
         let chunk = args.model.chunk.min(*longest);
-        for (name, step) in
-            [("decode step", Measured::Decode), ("prefill chunk", Measured::Prefill(chunk))]
-        {
+        let choice = if args.sampled { Choice::Draw } else { Choice::Device };
+        let decode = ("decode step", Measured::Decode(choice));
+        for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
             let sequence = engine.open()?;
             let costs = engine.profile(sequence, step, *longest, PROFILE_RUNS);
             engine.close(sequence);
@@ -149,13 +153,19 @@ fn preset_shape(preset: &str) -> Result<ModelShape> {
     Ok(model_shape(&config))
 }
 
+/// What the reference checkpoint asks for.
+fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, ..Sampling::greedy() }
+}
+
 /// One length: a round that is not counted, then `reps` rounds.
 fn measure(engine: &mut Engine, length: usize, args: &BenchArgs) -> Result<Row> {
     let used = engine.shape().vocab_used as u64;
     // Distinct ids, so that no round of tokens repeats a pattern of experts.
     let prompt: Vec<u32> =
         (0..length as u64).map(|i| (i.wrapping_mul(2_654_435_761) % used) as u32).collect();
-    let generation = Generation { limit: args.decode + 1, ..Generation::default() };
+    let sampling = if args.sampled { sampled() } else { Sampling::greedy() };
+    let generation = Generation { limit: args.decode + 1, sampling, ..Generation::default() };
     let (mut prefill, mut decode) = (Vec::new(), Vec::new());
     for rep in 0..=args.reps {
         let sequence = engine.open()?;
