@@ -58,6 +58,11 @@ impl Rig {
         Self { shape, session, buffers, weights }
     }
 
+    /// All weights by buffer name.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Weights of a norm, `[hidden]`.
     pub fn norm(&self, id: BufferId) -> &[f32] {
         match self.weights.get(&self.buffers.table.get(id).name) {

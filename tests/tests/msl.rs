@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+use lily_kernels::gpu::Products;
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 use lily_tests::{GOLDEN, gpu, pair};
@@ -13,6 +14,12 @@ fn msl() -> Box<dyn Device> {
 fn shuffled() -> Box<dyn Device> {
     let options = MslOptions { reverse: true, shuffle: Some(5), ..MslOptions::default() };
     Box::new(MslTestDevice::new(options))
+}
+
+/// With Metal 4 tensor operations.
+fn tensors() -> Box<dyn Device> {
+    let products = Products::TensorOperations;
+    Box::new(MslTestDevice::new(MslOptions { products, workers: 2, ..MslOptions::default() }))
 }
 
 /// Largest relative difference of a buffer that one launch writes, given the same inputs: its own rounding
@@ -31,6 +38,11 @@ fn golden_logits_stay_within_the_bar() {
     for name in GOLDEN {
         gpu::golden_logits(name, &msl);
     }
+}
+
+#[test]
+fn golden_logits_stay_within_the_bar_with_tensor_operations() {
+    gpu::golden_logits("heads", &tensors);
 }
 
 #[test]

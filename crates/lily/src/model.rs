@@ -105,20 +105,36 @@ impl Source {
         Ok(GenerationDefaults::read(&self.folder)?)
     }
 
+    /// What a scripted model needs of the checkpoint: ids that a token can have, and the tokens that
+    /// end a text.
+    ///
+    /// # Errors
+    /// A file of the model is missing or malformed.
+    pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
+        let config = self.config()?;
+        let vocab = model_shape(&config).vocab_used;
+        Ok((vocab, stop_tokens(&self.folder, &config)?))
+    }
+
     /// Checks the weights and sets up an engine. Warnings go to standard error.
     ///
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
     pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
+    }
+
+    /// As [`load`](Self::load), with options of which chunk and steps ahead are set here.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
-            context,
-            chunk: args.chunk,
-            all_logits,
+            chunk: args.chunk.unwrap_or(opened.chunk),
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
-            memory_limit: opened.memory_limit,
-            ..EngineOptions::default()
+            ..options
         };
         self.load_on(opened, options)
     }
@@ -127,7 +143,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(self, opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.folder)?;
         for warning in checkpoint.warnings() {
@@ -144,6 +160,7 @@ impl Source {
         self.defaults()?;
         let stop_ids = stop_tokens(&self.folder, config)?;
         let weights = checkpoint.weights()?;
+        opened.device.weight_files(checkpoint.mapped_files());
         let engine = Engine::new(opened.device, model_shape(config), weights, options)
             .with_context(|| format!("cannot run {}", self.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program

@@ -24,6 +24,17 @@ pub enum EngineError {
         /// Largest context that fits; 0 if none does.
         largest: usize,
     },
+    /// The weights alone are more than the device can take.
+    #[error(
+        "the weights need {needed} bytes, but {limit} are available for a model; free memory, or use \
+         a smaller model"
+    )]
+    WeightMemory {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes available.
+        limit: u64,
+    },
     /// An option outside of its range.
     #[error("{name} is {found}, need {need}")]
     Option {

@@ -15,7 +15,9 @@ mod snapshot;
 use std::ops::{ControlFlow, RangeInclusive};
 
 use lily_kernels::{ModelShape, SessionShape};
-use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
+use lily_plan::{
+    Device, Fusions, Launch, MemoryBudget, PlanId, Weight, Weights, control, read_f32,
+};
 
 pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
 pub use error::EngineError;
@@ -39,6 +41,8 @@ pub struct EngineOptions {
     pub context: usize,
     /// Sequences.
     pub batch: usize,
+    /// Takes fewer sequences if memory has no room for all of them, at least one.
+    pub shrink_batch: bool,
     /// Largest prefill chunk, in tokens.
     pub chunk: usize,
     /// Steps that can be taken back.
@@ -47,8 +51,8 @@ pub struct EngineOptions {
     pub steps_ahead: usize,
     /// Keeps the logits of every prefill row, for teacher-forced evaluation.
     pub all_logits: bool,
-    /// Bytes that everything but the weights may take.
-    pub memory_limit: Option<u64>,
+    /// What there is for the model, instead of what the device says.
+    pub memory: Option<MemoryBudget>,
     /// Launches to merge; `None` takes what the device wants.
     pub fusions: Option<Fusions>,
 }
@@ -58,11 +62,12 @@ impl Default for EngineOptions {
         Self {
             context: 4096,
             batch: 1,
+            shrink_batch: false,
             chunk: 512,
             run_ahead: 1,
             steps_ahead: 0,
             all_logits: false,
-            memory_limit: None,
+            memory: None,
             fusions: None,
         }
     }
@@ -101,8 +106,19 @@ impl Engine {
         weights: Weights,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let session = session_shape(&shape, &options, device.as_ref())?;
-        check_memory(&shape, &session, options.memory_limit)?;
+        let mut options = options;
+        let mut session = session_shape(&shape, &options, device.as_ref())?;
+        let budget = match options.memory {
+            None => device.memory_budget(&weights)?,
+            given => given,
+        };
+        while let Err(error) = check_memory(&shape, &session, budget) {
+            if !options.shrink_batch || options.batch == 1 {
+                return Err(error);
+            }
+            options.batch -= 1;
+            session = session_shape(&shape, &options, device.as_ref())?;
+        }
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
         let mut engine = Self {
@@ -421,18 +437,21 @@ fn eval_rows(shape: &ModelShape, tokens: usize) -> usize {
 fn check_memory(
     shape: &ModelShape,
     session: &SessionShape,
-    limit: Option<u64>,
+    budget: Option<MemoryBudget>,
 ) -> Result<(), EngineError> {
+    let Some(MemoryBudget { limit, weights }) = budget else { return Ok(()) };
+    let available =
+        limit.checked_sub(weights).ok_or(EngineError::WeightMemory { needed: weights, limit })?;
     let needed = MemoryPlan::new(shape, session).total();
-    match limit {
-        Some(limit) if needed > limit => Err(EngineError::Memory {
-            context: session.capacity,
-            needed,
-            limit,
-            largest: largest_context(shape, session, limit),
-        }),
-        _ => Ok(()),
+    if needed <= available {
+        return Ok(());
     }
+    Err(EngineError::Memory {
+        context: session.capacity,
+        needed,
+        limit: available,
+        largest: largest_context(shape, session, available),
+    })
 }
 
 fn matrix_bytes(weights: &Weights) -> MatrixBytes {

@@ -112,6 +112,12 @@ impl Engine {
         }
     }
 
+    /// Sequences in use, those that have failed included.
+    pub fn sequences(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        let in_use = |&index: &usize| self.sequences[index].status != Status::Closed;
+        (0..self.sequences.len()).filter(in_use).map(SequenceId)
+    }
+
     /// Books that a plan has written logits of `sequence` to `rows`, the last ones to the last row.
     pub(crate) fn own_logits(&mut self, sequence: SequenceId, rows: Range<usize>) {
         for state in &mut self.sequences {
