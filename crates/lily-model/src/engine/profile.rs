@@ -35,7 +35,9 @@ impl Engine {
     /// # Errors
     /// There is no plan for it.
     pub fn decode_table(&mut self, position: usize) -> Result<PlanTable, EngineError> {
-        let plan = self.decode_plan(position, Choice::Device)?;
+        // The plan that reaches the last sequence has a row for each.
+        let last = SequenceId(self.session.batch.saturating_sub(1));
+        let plan = self.decode_plan(last, position, Choice::Device)?;
         let mut rows = vec![0; self.session.batch * control::WORDS];
         rows.chunks_mut(control::WORDS).for_each(|row| row[control::POSITION] = position as i32);
         let recorded = self.plans.recorded(plan);
