@@ -3,7 +3,7 @@
 use lily_plan::{BufferId, Step};
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, few, small_shapes};
 use crate::shape::LaunchContext;
 
 /// All cases of this kernel. Blocks that are not in use are poisoned by the check itself.
@@ -29,11 +29,11 @@ pub fn cases() -> Vec<Case> {
             c.build(launch, Tolerance::PLAIN)
         };
         for step in decode_steps() {
-            for splits in [1, 3, 4] {
+            for splits in few([1, 3, 4]) {
                 cases.push(case(CaseBuilder::new(&shape, step), None, splits));
             }
         }
-        for position in [0, 31, 32, 96, 128, 159] {
+        for position in few([0, 31, 32, 96, 128, 159]) {
             let c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
             cases.push(case(c, Some([position, 159 - position]), 4));
         }

@@ -3,7 +3,7 @@
 use lily_plan::Step;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, few, small_shapes};
 use crate::shape::LaunchContext;
 
 /// All cases of this kernel. Keys beyond the length and blocks beyond those in use are poisoned by
@@ -36,12 +36,12 @@ pub fn cases() -> Vec<Case> {
             c.build(launch, Tolerance::PLAIN)
         };
         for step in decode_steps() {
-            for splits in [1, 3, 4] {
+            for splits in few([1, 3, 4]) {
                 cases.push(case(CaseBuilder::new(&shape, step), None, splits));
                 cases.push(case(CaseBuilder::new(&shape, step).bf16_cache(), None, splits));
             }
         }
-        for position in [0, 30, 31, 32, 95, 96, 127, 128, 158, 159] {
+        for position in few([0, 30, 31, 32, 95, 96, 127, 128, 158, 159]) {
             let c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
             cases.push(case(c, Some(&[position, 159 - position]), 4));
         }

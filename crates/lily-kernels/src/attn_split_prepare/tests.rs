@@ -2,7 +2,7 @@
 
 use super::{Buffers, launch};
 use crate::attention::testing::{decode_builders, prepared, tolerance};
-use crate::conformance::{Case, small_shapes};
+use crate::conformance::{Case, few, small_shapes};
 use crate::shape::LaunchContext;
 
 /// All cases of this kernel. The row of the new position and unused blocks are poisoned by the check
@@ -10,7 +10,7 @@ use crate::shape::LaunchContext;
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        for splits in [1, 3, 4] {
+        for splits in few([1, 3, 4]) {
             for (mut c, control) in decode_builders(&shape) {
                 c.label(&format!("{splits} splits"));
                 let (batch, stride) = (c.session.batch, c.session.splits);

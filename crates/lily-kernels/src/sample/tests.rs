@@ -86,6 +86,8 @@ pub fn cases() -> Vec<Case> {
 fn case(step: Step, setup: Setup) -> Case {
     let shape = shape();
     let mut c = CaseBuilder::new(&shape, step);
+    // The positions above are around its end; nothing here is as long.
+    c.session.capacity = 160;
     c.label(setup.label);
     let (batch, groups, ring) = (c.session.batch, shape.head_tiles(), c.session.ring);
     let mut stops = setup.stops;
