@@ -1,8 +1,12 @@
 //! Arguments of `lily serve`.
 
 use clap::Args;
+use lily_server::{Settings, SettingsError, check_model_id};
 
-use super::{ModelArgs, context};
+use super::{ModelArgs, conflict, context};
+
+/// Connections besides those of requests that wait.
+const SPARE_CONNECTIONS: usize = 64;
 
 /// `lily serve`.
 #[derive(Args)]
@@ -34,4 +38,38 @@ pub struct ServeArgs {
     /// Requests that may wait while one runs.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub queue: usize,
+}
+
+impl ServeArgs {
+    /// How the server behaves.
+    ///
+    /// # Errors
+    /// An option has a value without a meaning; the error names the option.
+    pub fn settings(&self) -> Result<Settings, clap::Error> {
+        let usual = Settings::default();
+        let (mut hosts, host) = (self.allow_host.clone(), vec![self.host.clone()]);
+        let (api_key, origins) = (self.api_key.clone(), self.allow_origin.clone());
+        let name = self.model_name.as_deref().map_or(Ok(()), check_model_id);
+        // Alone each tells which option it is.
+        let checks: [(&str, Result<(), SettingsError>); 5] = [
+            ("--host", Settings { hosts: host.clone(), ..usual.clone() }.check()),
+            ("--allow-host", Settings { hosts: hosts.clone(), ..usual.clone() }.check()),
+            ("--api-key", Settings { api_key: api_key.clone(), ..usual.clone() }.check()),
+            ("--allow-origin", Settings { origins: origins.clone(), ..usual.clone() }.check()),
+            ("--model-name", name),
+        ];
+        for (option, result) in checks {
+            result.map_err(|error| conflict("serve", &format!("{option}: {error}")))?;
+        }
+        hosts.extend(host);
+        Ok(Settings {
+            api_key,
+            hosts,
+            origins,
+            queue: self.queue,
+            // Whoever waits has a connection; some are left for other questions.
+            connections: usual.connections.max(self.queue.saturating_add(SPARE_CONNECTIONS)),
+            ..usual
+        })
+    }
 }
