@@ -51,6 +51,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     let context = longest + args.decode + 1 + behind;
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
+    // Before the device starts threads, which would not hold back signals.
+    let source = match &args.preset {
+        Some(preset) => Err(preset),
+        None => Ok(Source::find(&args.model)?),
+    };
     let opened = device::open(&args.model)?;
     let device = opened.description.clone();
     let options = EngineOptions {
@@ -61,17 +66,16 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         memory_limit: opened.memory_limit,
         ..EngineOptions::default()
     };
-    let (mut engine, model) = match &args.preset {
-        Some(preset) => {
+    let (mut engine, model) = match source {
+        Err(preset) => {
             let shape = preset_shape(preset)?;
             let weights = synth::random_weights(&shape, 0);
             let engine = Engine::new(opened.device, shape, weights, options)?;
             (engine, format!("{preset}, random weights"))
         }
-        None => {
-            let source = Source::find(&args.model)?;
-            let name = source.name.clone();
-            (source.load_on(opened, options)?.engine, name)
+        Ok(held) => {
+            let name = held.source.name.clone();
+            (held.load_on(opened, options)?.engine, name)
         }
     };
     note(format_args!("lily: {model} on {device}"));

@@ -5,37 +5,26 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use lily_model::GenerationDefaults;
 use lily_server::{Handle, Model, Server, Settings};
+use lily_stdio::HeldSignals;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::args::ServeArgs;
-use crate::model::{Loaded, Source};
+use crate::model::{Held, Loaded, Source};
 use crate::output::note;
 
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
-/// Connections besides those of requests that wait.
-const SPARE_CONNECTIONS: usize = 64;
-
 /// Runs the command until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
-    let source = Source::find(&args.model)?;
+    // Before anything is looked for: a slip of the pen is said at once.
+    let settings = args.settings()?;
+    // In this order: the source, and with it a folder, is dropped before the signals arrive.
+    let Held { signals, source } = Source::find(&args.model)?;
     let id = args.model_name.clone().unwrap_or_else(|| source.name.clone());
-    let mut hosts = args.allow_host.clone();
-    hosts.push(args.host.clone());
-    let usual = Settings::default();
-    let settings = Settings {
-        api_key: args.api_key.clone(),
-        hosts,
-        origins: args.allow_origin.clone(),
-        queue: args.queue,
-        // Whoever waits has a connection; some are left for other questions.
-        connections: usual.connections.max(args.queue.saturating_add(SPARE_CONNECTIONS)),
-        ..usual
-    };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
     let encoder = PromptEncoder::open(&source.folder)
@@ -47,7 +36,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         .enable_all()
         .build()?;
     let text = Text { id, encoder, defaults };
-    let ended = runtime.block_on(serve(server, source, text, args));
+    let ended = runtime.block_on(serve(server, signals, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
     ended?;
@@ -61,7 +50,13 @@ struct Text {
     defaults: GenerationDefaults,
 }
 
-async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> Result<()> {
+async fn serve(
+    server: Server,
+    signals: Option<HeldSignals>,
+    source: Source,
+    text: Text,
+    args: &ServeArgs,
+) -> Result<()> {
     let (host, port) = (args.host.as_str(), args.port);
     let listener = TcpListener::bind((host, port)).await.with_context(|| {
         format!("cannot listen on {host} port {port}; take another --port, or 0 for a free one")
@@ -73,6 +68,10 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
     let handle = server.handle();
     let grace = Settings::default().grace.as_secs();
     let stopped = stop_signal(handle.clone(), grace)?;
+    // From here on these stop the server, which removes the folder.
+    if let Some(signals) = &signals {
+        signals.admit_stops();
+    }
     let mut serving = tokio::spawn(server.serve(listener, stopped));
     // Connections are answered meanwhile.
     let builtin = source.is_builtin().then(|| source.folder.clone());
@@ -88,6 +87,8 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
             return ended.context("the server failed");
         }
     };
+    // The others may come now: the folder is gone.
+    drop(signals);
     note(format_args!(
         "lily: {} on {}, context {}, loaded in {:.1} s",
         text.id,
