@@ -48,7 +48,7 @@ for await (const chunk of await client.completions.create({ ...going, stream: tr
 }
 assert.equal(pieces, text.choices[0].text);
 
-await assert.rejects(client.chat.completions.create({ ...asked, n: 2 }), (error) => {
+await assert.rejects(client.chat.completions.create({ ...asked, n: 33 }), (error) => {
   assert.ok(error instanceof OpenAI.BadRequestError);
   assert.equal(error.param, 'n');
   return true;

@@ -53,9 +53,9 @@ streamed = "".join(choice.text for chunk in pieces for choice in chunk.choices)
 assert streamed == text.choices[0].text, (streamed, text)
 
 for wrong, kind in [
-    ({"n": 2}, openai.BadRequestError),
+    ({"n": 33}, openai.BadRequestError),
     ({"model": "gpt-4o"}, openai.NotFoundError),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, openai.BadRequestError),
     ({"extra_body": {"no_such_field": 1}}, openai.BadRequestError),
 ]:
     try:
@@ -64,6 +64,11 @@ for wrong, kind in [
         assert error.body["message"], error
     else:
         raise AssertionError(f"{wrong} was accepted")
+
+# Several choices, and tools that are not called.
+tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+several = client.chat.completions.create(**asked, n=3, tools=[tool], tool_choice="auto")
+assert [choice.index for choice in several.choices] == [0, 1, 2], several
 
 # A client that leaves: the next request is answered.
 stream = client.chat.completions.create(**{**asked, "max_tokens": 100_000}, stream=True)

@@ -27,7 +27,7 @@ fn all_logits(engine: &mut Engine, sequence: SequenceId, ids: &[u32]) -> Vec<f32
 }
 
 fn greedy(engine: &mut Engine, sequence: SequenceId, ids: &[u32], limit: usize) -> Vec<u32> {
-    let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+    let generation = Generation { limit, ..Generation::default() };
     let mut out = Vec::new();
     let mut collect = |progress: Progress| {
         out.extend(progress.token());

@@ -26,7 +26,7 @@ fn engine(golden: &Golden, precision: Precision, options: EngineOptions) -> Engi
 fn greedy(engine: &mut Engine, ids: &[u32]) -> Vec<u32> {
     let sequence = engine.open().unwrap();
     let sampling = Sampling::greedy();
-    let generation = Generation { limit: LIMIT, stop_ids: Vec::new(), sampling };
+    let generation = Generation { limit: LIMIT, sampling, ..Generation::default() };
     let mut out = Vec::new();
     let mut collect = |progress: Progress| {
         out.extend(progress.token());

@@ -8,7 +8,7 @@ use lily_model::engine::{EngineError, EngineOptions, MemoryPlan, largest_context
 use lily_model::plan::{model_shape, splits};
 use lily_model::synth::{self, preset};
 use lily_model::{Checkpoint, Config};
-use lily_plan::Precision;
+use lily_plan::{MemoryBudget, Precision};
 use lily_tests::{GOLDEN, Golden, cpu, load};
 
 fn session(capacity: usize, chunk: usize, batch: usize, run_ahead: usize) -> SessionShape {
@@ -95,11 +95,11 @@ fn the_largest_context_fits_and_one_more_does_not() {
 #[test]
 fn a_context_that_does_not_fit_is_refused_with_one_that_does() {
     let golden = Golden::open("generic");
-    let load_with = |context, chunk, memory_limit| {
+    let load_with = |context, chunk, limit| {
         let options = EngineOptions {
             context,
             chunk,
-            memory_limit: Some(memory_limit),
+            memory: Some(MemoryBudget { limit, weights: 0 }),
             ..EngineOptions::default()
         };
         load(&golden.folder, cpu(Numerics::Exact), options)
@@ -124,6 +124,24 @@ fn a_context_that_does_not_fit_is_refused_with_one_that_does() {
     }
     let text = load_with(64, 64, 1000).err().unwrap().to_string();
     assert!(text.contains("no context fits"), "{text}");
+}
+
+/// Where the weights lie in the same memory, they are counted first.
+#[test]
+fn weights_count_where_they_share_the_memory() {
+    let golden = Golden::open("generic");
+    let load_with = |limit, weights| {
+        let memory = Some(MemoryBudget { limit, weights });
+        let options = EngineOptions { memory, ..EngineOptions::default() };
+        load(&golden.folder, cpu(Numerics::Exact), options)
+    };
+    let text = load_with(5_000_000, 5_000_001).err().unwrap().to_string();
+    assert!(text.contains("the weights need 5000001 bytes, but 5000000 are available"), "{text}");
+    let Err(EngineError::Memory { limit, .. }) = load_with(5_001_000, 5_000_000) else {
+        panic!("1000 bytes suffice");
+    };
+    assert_eq!(limit, 1000);
+    assert!(load_with(1 << 40, 5_000_000).is_ok());
 }
 
 #[test]

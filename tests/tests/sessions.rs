@@ -23,7 +23,7 @@ fn exact(golden: &Golden, options: EngineOptions) -> Engine {
 }
 
 fn greedy(limit: usize, stop_ids: &[u32]) -> Generation {
-    Generation { limit, stop_ids: stop_ids.to_vec(), sampling: Sampling::greedy() }
+    Generation { limit, stop_ids: stop_ids.to_vec(), ..Generation::default() }
 }
 
 /// Generates and returns the tokens; `stop_after` cancels.
@@ -220,7 +220,7 @@ fn work_ends_after_the_chunk_in_which_the_caller_stops() {
     let ids = &golden.prompts.prompts[2];
     for sampling in [Sampling::greedy(), Sampling { temperature: 1.0, ..Sampling::greedy() }] {
         let sequence = engine.open().unwrap();
-        let generation = Generation { limit: 9, stop_ids: Vec::new(), sampling };
+        let generation = Generation { limit: 9, sampling, ..Generation::default() };
         let mut seen = Vec::new();
         let finish = engine.generate(sequence, ids, &generation, &mut |progress| {
             seen.push(progress);
@@ -271,7 +271,7 @@ fn sampling_with_a_seed_repeats_and_every_token_can_be_drawn() {
     let mut engine = exact(&golden, options());
     let run = |engine: &mut Engine, seed| {
         let sampling = Sampling { temperature: 1.0, top_k: 20, seed, ..Sampling::greedy() };
-        let generation = Generation { limit: 24, stop_ids: Vec::new(), sampling };
+        let generation = Generation { limit: 24, sampling, ..Generation::default() };
         let sequence = engine.open().unwrap();
         let ids = &golden.prompts.prompts[1];
         let (out, _) = generate(engine, sequence, ids, &generation, usize::MAX);

@@ -56,8 +56,7 @@ fn logits_after_a_generation_are_those_of_its_last_token_or_an_error() {
         let sequence = engine.open().unwrap();
         let mut out = Vec::new();
         // The caller ends it, so that steps were submitted beyond the last token.
-        let generation =
-            Generation { limit: 9, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+        let generation = Generation { limit: 9, ..Generation::default() };
         engine
             .generate(sequence, &[3, 1, 4], &generation, &mut |progress| {
                 out.extend(progress.token());

@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use lily_model::engine::{Engine, Finish, Generation, Progress, SequenceId};
+use lily_model::engine::{Chosen, Constraint, Engine, Generation, SequenceId};
 use lily_model::sampling::Sampling;
-use lily_text::{Detokenizer, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer};
+use lily_text::Thinking;
 
 use crate::ChatError;
+use crate::parser::{ToolCall, ToolSpec};
 
 /// What to complete, and how.
 #[derive(Clone, Debug)]
@@ -16,21 +17,35 @@ pub struct CompletionRequest {
     pub prompt: Vec<u32>,
     /// Whether the prompt ends inside a thought.
     pub thinking: Thinking,
+    /// Most tokens of a thought that the prompt has opened; it is closed behind them, with a few
+    /// tokens more. `None` leaves it to the model.
+    pub thinking_budget: Option<usize>,
     /// Most tokens to generate.
     pub max_tokens: usize,
     /// Tokens that end the text.
     pub stop_ids: Vec<u32>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Tools that the reply may call; without any, what looks like a call is text.
+    pub tools: Vec<ToolSpec>,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// Log probabilities of every token, and of so many of the most likely ones at its place.
+    pub logprobs: Option<usize>,
+    /// What the text must look like.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
+/// Receives events. It may stop the work.
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
+
 /// Something happened; the receiver may stop the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// So many tokens of the prompt are read.
     Prefilled(usize),
+    /// An engine chose a token, a stop token too. Comes in front of its text.
+    Token(&'a Chosen),
     /// So many tokens are generated. Comes behind the text of each token, also while there is none
     /// or it is held back, so that work can be stopped within one token.
     Generated(usize),
@@ -41,6 +56,25 @@ pub enum Event<'a> {
         /// Of the answer.
         content: &'a str,
     },
+    /// A tool call begins. Comes once for each index; indexes count from 0 without gaps.
+    CallStarted {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// Name of the tool, one of the request's.
+        name: &'a str,
+    },
+    /// A piece of a call's arguments. The pieces of a finished call join to a JSON object.
+    CallArguments {
+        /// Place among the calls of the reply.
+        index: usize,
+        /// JSON text, not empty.
+        json: &'a str,
+    },
+    /// A call is whole. A started call without this event must not be run.
+    CallFinished {
+        /// Place among the calls of the reply.
+        index: usize,
+    },
 }
 
 /// Why a completion ended.
@@ -48,6 +82,8 @@ pub enum Event<'a> {
 pub enum FinishReason {
     /// A stop token or a stop string.
     Stop,
+    /// The same, behind at least one whole tool call.
+    ToolCalls,
     /// The limit, or the end of the context.
     Length,
     /// The receiver stopped the work.
@@ -59,6 +95,7 @@ impl FinishReason {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
+            Self::ToolCalls => "tool_calls",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
         }
@@ -102,86 +139,16 @@ pub struct Outcome {
     pub reasoning: String,
     /// The answer.
     pub content: String,
+    /// Whole tool calls, in the order in which they began.
+    pub tool_calls: Vec<ToolCall>,
+    /// Text of a tool call that did not become whole: not part of the answer, for a debug field.
+    pub unfinished_call: Option<String>,
     /// Generated ids, a stop token included.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish: FinishReason,
     /// How long it took.
     pub timings: Timings,
-}
-
-/// Runs a completion on an open sequence.
-///
-/// # Errors
-/// The engine refuses the prompt or fails, or a stop string is empty.
-pub fn complete(
-    engine: &mut Engine,
-    sequence: SequenceId,
-    tokenizer: &Tokenizer,
-    request: &CompletionRequest,
-    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-) -> Result<Outcome, ChatError> {
-    let mut writer = Writer {
-        detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
-        splitter: ReasoningSplitter::new(request.thinking),
-        stops: StopStrings::new(&request.stop)?,
-        reasoning: String::new(),
-        content: String::new(),
-        stopped: false,
-        on_event,
-    };
-    let generation = Generation {
-        limit: request.max_tokens,
-        stop_ids: request.stop_ids.clone(),
-        sampling: request.sampling.clone(),
-    };
-    let start = Instant::now();
-    let mut first_token = Duration::ZERO;
-    let mut tokens: Vec<u32> = Vec::new();
-    let finish =
-        engine.generate(
-            sequence,
-            &request.prompt,
-            &generation,
-            &mut |progress| match progress {
-                Progress::Prefilled(n) => (writer.on_event)(Event::Prefilled(n)),
-                Progress::Token(id) => {
-                    if tokens.is_empty() {
-                        first_token = start.elapsed();
-                    }
-                    tokens.push(id);
-                    if request.stop_ids.contains(&id) {
-                        return ControlFlow::Continue(());
-                    }
-                    match writer.push(id, tokens.len()) {
-                        ControlFlow::Continue(()) => {
-                            (writer.on_event)(Event::Generated(tokens.len()))
-                        }
-                        ControlFlow::Break(()) => ControlFlow::Break(()),
-                    }
-                }
-            },
-        )?;
-    // What was held back belongs to the text unless a stop string ended it.
-    let flow = if writer.stopped { ControlFlow::Continue(()) } else { writer.finish() };
-    let finish = match finish {
-        Finish::Cancelled if writer.stopped => FinishReason::Stop,
-        Finish::Stop(_) => FinishReason::Stop,
-        Finish::Length => FinishReason::Length,
-        Finish::Cancelled => FinishReason::Cancelled,
-    };
-    Ok(Outcome {
-        reasoning: writer.reasoning,
-        content: writer.content,
-        finish: if flow.is_break() { FinishReason::Cancelled } else { finish },
-        timings: Timings {
-            first_token,
-            total: start.elapsed(),
-            prompt_tokens: request.prompt.len(),
-            completion_tokens: tokens.len(),
-        },
-        tokens,
-    })
 }
 
 /// Runs a completion of a model without a tokenizer: no text, and no stop strings. `on_token` may
@@ -200,7 +167,7 @@ pub fn complete_ids(
     let mut first_token = Duration::ZERO;
     let mut tokens = Vec::new();
     let finish = engine.generate(sequence, prompt, generation, &mut |progress| {
-        let Progress::Token(id) = progress else { return ControlFlow::Continue(()) };
+        let Some(id) = progress.token() else { return ControlFlow::Continue(()) };
         if tokens.is_empty() {
             first_token = start.elapsed();
         }
@@ -210,11 +177,9 @@ pub fn complete_ids(
     Ok(Outcome {
         reasoning: String::new(),
         content: String::new(),
-        finish: match finish {
-            Finish::Stop(_) => FinishReason::Stop,
-            Finish::Length => FinishReason::Length,
-            Finish::Cancelled => FinishReason::Cancelled,
-        },
+        tool_calls: Vec::new(),
+        unfinished_call: None,
+        finish: finish.into(),
         timings: Timings {
             first_token,
             total: start.elapsed(),
@@ -225,68 +190,15 @@ pub fn complete_ids(
     })
 }
 
-/// From ids to the two texts.
-struct Writer<'a> {
-    detokenizer: Detokenizer,
-    splitter: ReasoningSplitter,
-    /// Act on the answer only, counted from just after the thought.
-    stops: StopStrings,
-    reasoning: String,
-    content: String,
-    stopped: bool,
-    on_event: &'a mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-}
-
-impl Writer<'_> {
-    /// Adds a token, the `count`-th of the completion.
-    fn push(&mut self, id: u32, count: usize) -> ControlFlow<()> {
-        let piece = self.detokenizer.push(id);
-        let split = self.splitter.push(piece);
-        let step = self.stops.push(split.content, count);
-        self.stopped = step.stop.is_some();
-        let flow = emit(
-            self.on_event,
-            (split.reasoning, &mut self.reasoning),
-            (step.text, &mut self.content),
-        );
-        if self.stopped { ControlFlow::Break(()) } else { flow }
-    }
-
-    /// Gives out everything that waited.
-    fn finish(&mut self) -> ControlFlow<()> {
-        let piece = self.detokenizer.finish();
-        let split = self.splitter.push(piece);
-        let (mut reasoning, mut content) = (split.reasoning.to_string(), String::new());
-        content.push_str(self.stops.push(split.content, usize::MAX).text);
-        let rest = self.splitter.finish();
-        reasoning.push_str(rest.reasoning);
-        content.push_str(self.stops.push(rest.content, usize::MAX).text);
-        content.push_str(self.stops.finish());
-        emit(self.on_event, (&reasoning, &mut self.reasoning), (&content, &mut self.content))
-    }
-}
-
-fn emit(
-    on_event: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    (reasoning, all_reasoning): (&str, &mut String),
-    (content, all_content): (&str, &mut String),
-) -> ControlFlow<()> {
-    all_reasoning.push_str(reasoning);
-    all_content.push_str(content);
-    if reasoning.is_empty() && content.is_empty() {
-        return ControlFlow::Continue(());
-    }
-    on_event(Event::Text { reasoning, content })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builtin_model;
+    use crate::{builtin_model, complete};
     use lily_cpu::{CpuDevice, CpuOptions};
     use lily_model::Checkpoint;
     use lily_model::engine::EngineOptions;
     use lily_model::plan::model_shape;
+    use lily_text::Tokenizer;
 
     /// One byte of a character of four: its text waits for the others.
     const LEAD_BYTE: u32 = 0xf0;
@@ -308,10 +220,14 @@ mod tests {
             // Two chunks.
             prompt: vec![1; 100],
             thinking: Thinking::Absent,
+            thinking_budget: None,
             max_tokens: 100,
             stop_ids: Vec::new(),
             stop: stop.iter().map(ToString::to_string).collect(),
+            tools: Vec::new(),
             sampling,
+            logprobs: None,
+            constraint: None,
         };
         let tokenizer = Tokenizer::open(folder.path()).unwrap();
         let outcome = complete(&mut engine, sequence, &tokenizer, &request, &mut |event| {

@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use lily_model::engine::{Engine, SequenceId};
 use lily_text::Tokenizer;
 
-use crate::completion::{CompletionRequest, Event, Outcome, complete};
+use crate::completion::{CompletionRequest, Event, Outcome};
 use crate::error::ChatError;
+use crate::stepwise::complete;
 
 /// Feeds only the new part of a prompt when the sequence's tokens are its beginning, and starts
 /// again from the first token otherwise: a recurrent state cannot be cut back to an earlier place.

@@ -62,7 +62,7 @@ impl Turn {
     /// The turn as one JSON object: text, reasoning, tool_calls, tokens, finish_reason, usage, and
     /// timings with the time that the model took to load.
     pub fn json(&self, load_time: Duration) -> Value {
-        let Outcome { reasoning, content, tokens, finish, timings } = &self.outcome;
+        let Outcome { reasoning, content, tokens, finish, timings, .. } = &self.outcome;
         json!({
             "text": content,
             "reasoning": (!reasoning.is_empty()).then_some(reasoning),
@@ -164,10 +164,14 @@ impl Dialogue {
         let request = CompletionRequest {
             prompt: prompt.ids,
             thinking: prompt.thinking,
+            thinking_budget: None,
             max_tokens: self.options.max_tokens.map_or(room, |most| most.min(room)),
             stop_ids: self.options.stop_ids.clone(),
             stop: self.options.stop.clone(),
+            tools: Vec::new(),
             sampling: Sampling { seed, ..self.options.sampling.clone() },
+            logprobs: None,
+            constraint: None,
         };
         self.turns += 1;
         let (outcome, reused_tokens) =

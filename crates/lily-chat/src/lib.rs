@@ -1,24 +1,32 @@
 //! From text to text: what the terminal and the server share.
 //!
-//! [`complete`] runs a prompt through an engine and hands out text as it becomes whole: ids to
-//! characters, the thought apart from the answer, and the answer up to a stop string. A
-//! [`Conversation`] keeps a sequence from turn to turn and feeds only what is new. A
+//! A [`Completion`] runs a prompt through an engine, step by step, and hands out text as it becomes
+//! whole: ids to characters, the thought apart from the answer, and the answer up to a stop string;
+//! [`complete`] runs one to its end. A [`Conversation`] keeps a sequence from turn to turn and feeds only what is new. A
 //! [`Dialogue`] keeps the messages too, and [`Input`] is what a person may type in one.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod builtin;
 mod completion;
 mod conversation;
 mod dialogue;
 mod error;
 mod input;
+mod parser;
+mod script;
+mod stepwise;
+mod writer;
 
 pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
-    CompletionRequest, Event, FinishReason, Outcome, Timings, complete, complete_ids,
+    CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings, complete_ids,
 };
 pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use input::Input;
+pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
+pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
+pub use stepwise::{Completion, complete};

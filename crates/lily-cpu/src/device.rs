@@ -5,12 +5,13 @@ use std::sync::Arc;
 use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
 use lily_kernels::table;
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Plan, PlanId, Precision,
-    Weight, WeightMatrix, Weights, check_plan, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, MemoryBudget, Plan,
+    PlanId, Precision, Weight, WeightMatrix, Weights, check_plan, check_weights,
 };
 
 use crate::arena::Block;
 use crate::pool::{Pool, Shuffle};
+use crate::{bandwidth, memory};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +136,15 @@ unsafe fn operand<'a>(storage: &Storage) -> Operand<'a> {
 impl Device for CpuDevice {
     fn name(&self) -> &str {
         "cpu"
+    }
+
+    /// Weights are used in place.
+    fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        Ok(memory::limit().map(|limit| MemoryBudget { limit, weights: 0 }))
+    }
+
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(Some(bandwidth::read_bandwidth(self.threads())))
     }
 
     fn precision(&self) -> Precision {

@@ -9,8 +9,8 @@ use std::thread;
 
 use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime, Plan,
-    PlanId, Precision, Weight, Weights, check_plan, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime,
+    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
 };
 
 use crate::compiler::{Architecture, Compiler};
@@ -187,6 +187,11 @@ impl Device for CudaDevice {
         Fusions { prepare: true, ..Fusions::default() }
     }
 
+    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        let weights = weights.values().map(|weight| weight_bytes(weight) as u64).sum();
+        Ok(Some(MemoryBudget { limit: self.memory_limit()?, weights }))
+    }
+
     fn allocate(
         &mut self,
         buffers: &Arc<Buffers>,
@@ -197,11 +202,7 @@ impl Device for CudaDevice {
         self.memory.clear();
         self.formats.clear();
         self.buffers = buffers.clone();
-        let bytes = |weight: &Weight| match weight {
-            Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes(),
-            Weight::Vector(_) => 0,
-        };
-        let largest = weights.values().map(bytes).max().unwrap_or(0);
+        let largest = weights.values().map(weight_bytes).max().unwrap_or(0);
         let mut uploader = Uploader::new(&self.gpu, largest)?;
         for (_, buffer) in buffers.iter() {
             let weight = match buffer.kind {
@@ -344,5 +345,13 @@ impl Device for CudaDevice {
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
         self.fetches.finish(fetch)
+    }
+}
+
+/// Bytes of a weight in device memory.
+fn weight_bytes(weight: &Weight) -> usize {
+    match weight {
+        Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes(),
+        Weight::Vector(values) => 4 * values.len(),
     }
 }

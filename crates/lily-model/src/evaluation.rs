@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Engine, EngineError, Generation};
-use crate::sampling::Sampling;
 use crate::weights::{Dtype, parse_header};
 
 /// A margin above which a choice counts as clear: the difference of the two largest logits.
@@ -234,7 +233,7 @@ pub fn evaluate(engine: &mut Engine, reference: &Reference) -> Result<Evaluation
 
 fn greedy(engine: &mut Engine, prompt: &[u32], limit: usize) -> Result<Vec<u32>, EngineError> {
     let sequence = engine.open()?;
-    let generation = Generation { limit, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+    let generation = Generation { limit, ..Generation::default() };
     let mut ids = Vec::new();
     engine.generate(sequence, prompt, &generation, &mut |progress| {
         ids.extend(progress.token());

@@ -1,8 +1,10 @@
 //! What every device offers: buffers, weights, compiled plans.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use half::bf16;
 
 use crate::buffer::{Buffer, BufferId, BufferKind, Buffers, Element};
@@ -119,6 +121,24 @@ pub enum DeviceError {
     Usage(String),
 }
 
+/// A weight file with its contents, mapped: weights are slices of them.
+#[derive(Clone, Debug)]
+pub struct MappedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
+/// Memory for a model, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// What weights, states and work memory may take together.
+    pub limit: u64,
+    /// What the weights take of it: nothing where they are used in place.
+    pub weights: u64,
+}
+
 /// Compiles and runs plans over one set of buffers.
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
@@ -134,6 +154,28 @@ pub trait Device: Send {
     fn fusions(&self) -> Fusions {
         Fusions::default()
     }
+
+    /// What the device has for a model with these weights, now and before it is allocated; `None`
+    /// where the system does not say.
+    ///
+    /// # Errors
+    /// The device cannot be asked.
+    fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
+    /// measure.
+    ///
+    /// # Errors
+    /// The measurement fails.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies
+    /// weights may read them from there, past the page cache; others take them as they are.
+    fn weight_files(&mut self, _files: Vec<MappedFile>) {}
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;

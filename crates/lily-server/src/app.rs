@@ -3,20 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::response::Response;
-use lily_chat::CompletionRequest;
+use lily_chat::{CompletionRequest, Script, ToolSpec};
 use lily_model::GenerationDefaults;
+use lily_model::sampling::Sampling;
 use lily_text::{PromptEncoder, Thinking};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::body::BodyLimits;
+use crate::connection::Presence;
 use crate::error::ApiError;
-use crate::queue::{Job, Update};
-use crate::reply::Kind;
+use crate::metrics::{Meter, Metrics};
+use crate::queue::Job;
+use crate::running::{Part, Running};
 use crate::schema::{Common, Served};
-use crate::sse::respond;
+use crate::update::Listener;
 use crate::worker::Worker;
 
 /// The served model and its worker.
@@ -28,6 +30,8 @@ pub(crate) struct App {
     pub model_id: String,
     /// Seconds since 1970, when the model was ready.
     pub created: u64,
+    /// Requests that run at once.
+    pub sessions: usize,
     /// Positions of a sequence.
     pub context: usize,
     /// Ids that a token can have.
@@ -35,6 +39,11 @@ pub(crate) struct App {
     pub defaults: GenerationDefaults,
     pub stop_ids: Vec<u32>,
     pub heartbeat: Duration,
+    /// Most time of a reply, waiting counted.
+    pub request_timeout: Option<Duration>,
+    /// What is said instead of running the model.
+    pub script: Option<Arc<Script>>,
+    pub metrics: Arc<Metrics>,
     pub body: BodyLimits,
     /// Becomes true when replies must end.
     pub abort: watch::Receiver<bool>,
@@ -42,17 +51,24 @@ pub(crate) struct App {
 
 /// A request that is checked and encoded.
 pub(crate) struct Prepared {
-    pub prompt: Vec<u32>,
+    pub prompts: Vec<PreparedPrompt>,
     pub thinking: Thinking,
+    /// Most tokens of the thought.
+    pub thinking_budget: Option<usize>,
+    /// What the reply may call.
+    pub tools: Vec<ToolSpec>,
+    /// Whether the reply ends with its first call.
+    pub single_call: bool,
     pub common: Common,
     /// Fields that change nothing.
     pub ignored: Vec<String>,
 }
 
-/// A job that waits or runs; dropping it ends the work.
-pub(crate) struct Running {
-    updates: UnboundedReceiver<Update>,
-    abort: watch::Receiver<bool>,
+/// One prompt of a request.
+pub(crate) struct PreparedPrompt {
+    pub ids: Vec<u32>,
+    /// What the text of the reply begins with.
+    pub echo: Option<Arc<str>>,
 }
 
 impl App {
@@ -71,54 +87,75 @@ impl App {
         Ok(())
     }
 
-    /// Checks a request, runs it and answers it.
-    pub async fn answer(
+    /// Runs what takes long on a thread of its own, one request at a time: the other connections go
+    /// on, and a long conversation takes memory many times its size.
+    pub async fn encode<T: Send + 'static>(
         self: &Arc<Self>,
-        kind: Kind,
-        body: Bytes,
-        prepare: fn(&Self, &[u8]) -> Result<Prepared, ApiError>,
-    ) -> Result<Response, ApiError> {
+        work: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let app = Arc::clone(self);
         // The semaphore is never closed.
         let turn = Arc::clone(&self.encoding).acquire_owned().await.ok();
-        // A long conversation takes a while to encode; the other connections go on.
-        let prepared = tokio::task::spawn_blocking(move || {
+        let worked = tokio::task::spawn_blocking(move || {
             // Also while nobody waits for the result any more.
             let _turn = turn;
-            prepare(&app, &body)
+            work(&app)
         });
-        let prepared = prepared
-            .await
-            .map_err(|_| ApiError::internal("the request could not be encoded"))??;
-        respond(self, kind, prepared)
+        worked.await.map_err(|_| ApiError::internal("the request could not be encoded"))?
     }
 
     /// Puts a request into the queue.
-    pub fn start(&self, prepared: Prepared) -> Result<Running, ApiError> {
-        let left = self.context.saturating_sub(prepared.prompt.len());
-        let request = CompletionRequest {
-            max_tokens: prepared.common.max_tokens.unwrap_or(left).min(left),
-            prompt: prepared.prompt,
-            thinking: prepared.thinking,
-            stop_ids: self.stop_ids.clone(),
-            stop: prepared.common.stop,
-            sampling: prepared.common.sampling,
-        };
+    pub fn start(&self, prepared: Prepared, presence: Presence) -> Result<Running, ApiError> {
+        let now = Instant::now();
+        let Prepared { prompts, thinking, thinking_budget, tools, single_call, common, .. } =
+            prepared;
+        let script = self.script.as_ref().map(|script| script.next());
         let (sender, updates) = unbounded_channel();
-        self.worker.queue.push(Job { request, updates: sender })?;
-        Ok(Running { updates, abort: self.abort.clone() })
-    }
-}
-
-impl Running {
-    /// The next update; a failure if the server is going.
-    pub async fn next(&mut self) -> Update {
-        tokio::select! {
-            biased;
-            update = self.updates.recv() => {
-                update.unwrap_or_else(|| Update::Failed(ApiError::shutting_down()))
+        let (mut jobs, mut choices) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let left = self.context.saturating_sub(prompt.ids.len());
+            for _ in 0..common.n {
+                let choice = jobs.len();
+                let sampling = Sampling {
+                    // The first choice is that of a request for one.
+                    seed: common.sampling.seed.wrapping_add(choice as u64),
+                    ..common.sampling.clone()
+                };
+                choices.push(Part {
+                    echo: prompt.echo.clone(),
+                    prompt_tokens: prompt.ids.len(),
+                    prefilled: None,
+                    has_text: false,
+                    meter: Meter::new(now.into_std()),
+                });
+                let request = CompletionRequest {
+                    max_tokens: common.max_tokens.unwrap_or(left).min(left),
+                    prompt: prompt.ids.clone(),
+                    thinking,
+                    thinking_budget,
+                    stop_ids: self.stop_ids.clone(),
+                    stop: common.stop.clone(),
+                    tools: tools.clone(),
+                    sampling,
+                    logprobs: common.logprobs,
+                    constraint: None,
+                };
+                let updates = Listener::new(sender.clone(), choice);
+                jobs.push(Job { request, single_call, script: script.clone(), updates });
             }
-            _ = self.abort.wait_for(|abort| *abort) => Update::Failed(ApiError::shutting_down()),
         }
+        self.worker.queue.push(jobs)?;
+        let limit = self.request_timeout;
+        Ok(Running {
+            updates,
+            abort: self.abort.clone(),
+            presence,
+            deadline: limit.and_then(|limit| Some((now.checked_add(limit)?, limit))),
+            metrics: Arc::clone(&self.metrics),
+            choices,
+            per_prompt: common.n,
+            silent_since: now,
+            probes: 0,
+        })
     }
 }

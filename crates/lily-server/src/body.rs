@@ -8,7 +8,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use tokio::sync::watch;
 
+use crate::connection::Presence;
 use crate::error::ApiError;
+use crate::fields::brief;
 
 /// What a body may take.
 #[derive(Clone, Debug)]
@@ -22,13 +24,16 @@ pub(crate) struct BodyLimits {
 pub(crate) async fn read_body(
     request: Request,
     limits: &BodyLimits,
+    presence: &Presence,
     mut closing: watch::Receiver<bool>,
 ) -> Result<Bytes, ApiError> {
     check_encoding(request.headers())?;
     tokio::select! {
         biased;
         body = tokio::time::timeout(limits.time, read(request, limits.bytes)) => {
-            body.map_err(|_| ApiError::body_timeout(limits.time))?
+            let body = body.map_err(|_| ApiError::body_timeout(limits.time))??;
+            presence.complete();
+            Ok(body)
         }
         _ = closing.wait_for(|closing| *closing) => Err(ApiError::shutting_down()),
     }
@@ -40,7 +45,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(header::CONTENT_ENCODING).iter().find(|v| !is_plain(v.as_bytes())) {
         None => Ok(()),
         Some(encoding) => {
-            let encoding = String::from_utf8_lossy(encoding.as_bytes());
+            let encoding = brief(&String::from_utf8_lossy(encoding.as_bytes()));
             let message = format!(
                 "a body with `Content-Encoding: {encoding}` is not supported; send it as it is"
             );

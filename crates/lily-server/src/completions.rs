@@ -2,50 +2,74 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use lily_text::{Markers, Thinking};
 use serde_json::Value;
 
-use crate::app::{App, Prepared};
+use crate::app::{App, Prepared, PreparedPrompt};
 use crate::body::read_body;
+use crate::connection::Presence;
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, Mode, wrong_type};
 use crate::reply::Kind;
-use crate::schema::{Common, Served};
+use crate::respond::respond;
+use crate::schema::{Common, MAX_CHOICES, MAX_TOP_LOGPROBS, Served};
 use crate::shared::Shared;
 
 /// Goes on with a text.
 pub(crate) async fn completions(
     State(shared): State<Arc<Shared>>,
+    Extension(presence): Extension<Presence>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let app = shared.app()?;
-    let body = read_body(request, &app.body, shared.closing()).await?;
-    app.answer(Kind::Text, body, prepare).await
+    let mode = shared.mode(request.headers());
+    let body = read_body(request, &app.body, &presence, shared.closing()).await?;
+    let prepared = app.encode(move |app| prepare(app, &body, mode)).await?;
+    respond(app, Kind::Text, prepared, presence)
 }
 
-fn prepare(app: &App, body: &[u8]) -> Result<Prepared, ApiError> {
-    let TextRequest { common, prompt, ignored } = TextRequest::parse(body, &app.served())?;
-    let prompt = match prompt {
-        Prompt::Ids(ids) => ids,
-        // Whoever writes a prompt by hand writes its control tokens too.
-        Prompt::Text(text) => app
-            .encoder
-            .tokenizer()
-            .encode(&text, Markers::Control)
-            .map_err(|error| ApiError::text("prompt", &error))?,
-    };
-    app.check_prompt(&prompt, "prompt")?;
-    // The text is handed out as it comes, tags and all.
-    Ok(Prepared { prompt, thinking: Thinking::Absent, common, ignored })
+fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<Prepared, ApiError> {
+    let TextRequest { common, prompts, echo, ignored } =
+        TextRequest::parse(body, mode, &app.served())?;
+    let mut prepared = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        let tokenizer = app.encoder.tokenizer();
+        let (ids, text) = match prompt {
+            Prompt::Ids(ids) => {
+                let text = echo.then(|| tokenizer.decode(&ids));
+                (ids, text)
+            }
+            // Whoever writes a prompt by hand writes its control tokens too.
+            Prompt::Text(text) => {
+                let ids = tokenizer.encode(&text, Markers::Control);
+                (ids.map_err(|error| ApiError::text("prompt", &error))?, echo.then_some(text))
+            }
+        };
+        app.check_prompt(&ids, "prompt")?;
+        prepared.push(PreparedPrompt { ids, echo: text.map(Into::into) });
+    }
+    Ok(Prepared {
+        prompts: prepared,
+        // The text is handed out as it comes, tags and all.
+        thinking: Thinking::Absent,
+        thinking_budget: None,
+        tools: Vec::new(),
+        single_call: false,
+        common,
+        ignored,
+    })
 }
 
 /// A request that is checked, as far as it can be without a tokenizer.
 #[derive(Debug)]
 pub(crate) struct TextRequest {
     pub common: Common,
-    pub prompt: Prompt,
+    pub prompts: Vec<Prompt>,
+    /// Whether the reply begins with the prompt.
+    pub echo: bool,
     /// Fields that change nothing.
     pub ignored: Vec<String>,
 }
@@ -59,44 +83,64 @@ pub(crate) enum Prompt {
 
 impl TextRequest {
     /// Checks a body.
-    pub fn parse(body: &[u8], served: &Served) -> Result<Self, ApiError> {
-        let mut fields = Fields::parse(body)?;
-        let common = Common::take(&mut fields, served)?;
-        fields.refuse("echo", |value| *value == Value::Bool(false))?;
+    pub fn parse(body: &[u8], mode: Mode, served: &Served) -> Result<Self, ApiError> {
+        let mut fields = Fields::parse(body, mode)?;
+        let mut common = Common::take(&mut fields, served)?;
+        let echo = fields.flag("echo")?.unwrap_or(false);
+        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?;
+        common.logprobs = logprobs.and_then(|top| usize::try_from(top).ok());
+        if echo && common.logprobs.is_some() {
+            let message = "`logprobs` of an `echo` are not supported by this server; leave one out";
+            return Err(ApiError::field("logprobs", message));
+        }
         fields.refuse("suffix", |value| value == "")?;
-        fields.refuse("best_of", |value| value.as_u64() == Some(1))?;
-        fields.refuse("logprobs", |_| false)?;
-        let prompt = fields.take("prompt");
+        fields.refuse("best_of", |value| value.as_u64() == Some(common.n as u64))?;
+        let prompts = Prompt::all(fields.take("prompt"), served.vocab)?;
+        let choices = prompts.len().saturating_mul(common.n);
+        if choices > MAX_CHOICES {
+            let message = format!(
+                "`prompt` and `n` ask for {choices} texts, but at most {MAX_CHOICES} are supported"
+            );
+            return Err(ApiError::field("prompt", message));
+        }
         let ignored = fields.finish()?;
-        Ok(Self { common, prompt: Prompt::parse(prompt, served.vocab)?, ignored })
+        Ok(Self { common, prompts, echo, ignored })
     }
 }
 
 impl Prompt {
-    /// A text, or token ids; either may be the only element of an array.
-    fn parse(value: Option<Value>, vocab: usize) -> Result<Self, ApiError> {
+    /// A text or token ids, or an array of several.
+    fn all(value: Option<Value>, vocab: usize) -> Result<Vec<Self>, ApiError> {
         match value {
             None => Err(ApiError::field("prompt", "`prompt` is missing; give a text")),
-            Some(Value::String(text)) => Ok(Self::Text(text)),
-            Some(Value::Array(mut items)) => match items.as_mut_slice() {
-                [Value::String(_) | Value::Array(_)] => Self::parse(items.pop(), vocab),
-                [Value::String(_) | Value::Array(_), ..] => {
-                    let found = items.len();
-                    let message = format!("`prompt` has {found} prompts, but one is supported");
-                    Err(ApiError::field("prompt", message))
+            Some(Value::String(text)) => Ok(vec![Self::Text(text)]),
+            Some(Value::Array(items)) => match items.first() {
+                Some(Value::String(_) | Value::Array(_)) => {
+                    items.into_iter().map(|item| Self::one(item, vocab)).collect()
                 }
-                ids => {
-                    Ok(Self::Ids(ids.iter().map(|id| token(id, vocab)).collect::<Result<_, _>>()?))
-                }
+                _ => Ok(vec![Self::ids(&items, vocab)?]),
             },
             Some(other) => Err(wrong_type("prompt", "a string, or an array of token ids", &other)),
         }
     }
+
+    fn one(value: Value, vocab: usize) -> Result<Self, ApiError> {
+        match value {
+            Value::String(text) => Ok(Self::Text(text)),
+            Value::Array(ids) => Self::ids(&ids, vocab),
+            other => Err(wrong_type("prompt", "made of strings or of arrays of token ids", &other)),
+        }
+    }
+
+    fn ids(ids: &[Value], vocab: usize) -> Result<Self, ApiError> {
+        Ok(Self::Ids(ids.iter().map(|id| token("prompt", id, vocab)).collect::<Result<_, _>>()?))
+    }
 }
 
-fn token(value: &Value, vocab: usize) -> Result<u32, ApiError> {
+/// A token id in the array `field`.
+pub(crate) fn token(field: &str, value: &Value, vocab: usize) -> Result<u32, ApiError> {
     let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
     id.filter(|&id| (id as usize) < vocab).ok_or_else(|| {
-        wrong_type("prompt", &format!("made of token ids from 0 to {}", vocab - 1), value)
+        wrong_type(field, &format!("made of token ids from 0 to {}", vocab - 1), value)
     })
 }

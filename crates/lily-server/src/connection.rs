@@ -43,6 +43,9 @@ pub(crate) struct Limits {
 
 /// Memory for what was read and not understood yet. It bounds the head of a request, though not to the byte.
 const BUFFER_BYTES: usize = 64 << 10;
+/// The end of a body and the end of what its client sends may come in one packet: time for the
+/// handler of a request to take the one before the other is told.
+const BODY_GRACE: Duration = Duration::from_millis(500);
 /// Pause after a failure to accept that is not the client's, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -141,12 +144,57 @@ async fn connection(
 
 /// What a connection is doing. Shared by its ends, which run in one task.
 #[derive(Clone)]
-pub(crate) struct Activity(Arc<Mutex<State>>);
+pub(crate) struct Activity {
+    state: Arc<Mutex<State>>,
+    half_closed: Arc<watch::Sender<bool>>,
+}
 
 struct State {
     phase: Phase,
     /// Since when the client takes nothing.
     stalled: Option<Instant>,
+    /// The request that is being answered is here as a whole.
+    is_complete: bool,
+    /// Since when the client sends no more although its request is not known to be whole.
+    ended: Option<Instant>,
+}
+
+/// What it means that a client sends no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It is gone, or broke off.
+    Closed,
+    /// It waits for its answer.
+    Waits,
+    /// To be asked again after so long.
+    Unknown(Duration),
+}
+
+/// Whether the client of a request still sends. One that has closed its side may wait for its
+/// answer, or be gone.
+#[derive(Clone)]
+pub(crate) struct Presence {
+    activity: Activity,
+    half_closed: watch::Receiver<bool>,
+}
+
+impl Presence {
+    /// The request is here as a whole: from now on its client may close its side.
+    pub fn complete(&self) {
+        self.activity.lock().is_complete = true;
+    }
+
+    /// Whether the client has closed its side.
+    pub fn is_half_closed(&self) -> bool {
+        *self.half_closed.borrow()
+    }
+
+    /// Waits until the client has closed its side; for ever if it does not.
+    pub async fn half_closed(&mut self) {
+        if self.half_closed.wait_for(|closed| *closed).await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -162,7 +210,40 @@ enum Phase {
 impl Activity {
     fn new() -> Self {
         let phase = Phase::Head(Instant::now());
-        Self(Arc::new(Mutex::new(State { phase, stalled: None })))
+        let state = State { phase, stalled: None, is_complete: false, ended: None };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            half_closed: Arc::new(watch::Sender::new(false)),
+        }
+    }
+
+    /// An answer begins.
+    fn answer(&self, is_complete: bool) -> Presence {
+        let mut state = self.lock();
+        state.phase = Phase::Answering;
+        state.is_complete = is_complete;
+        drop(state);
+        Presence { activity: self.clone(), half_closed: self.half_closed.subscribe() }
+    }
+
+    /// The client sends no more. Says what to make of it.
+    pub fn ended(&self) -> End {
+        self.half_closed.send_replace(true);
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Answering) {
+            return End::Closed;
+        }
+        if state.is_complete {
+            return End::Waits;
+        }
+        match state.ended {
+            None => {
+                state.ended = Some(Instant::now());
+                End::Unknown(BODY_GRACE)
+            }
+            Some(since) if since.elapsed() < BODY_GRACE => End::Waits,
+            Some(_) => End::Closed,
+        }
     }
 
     /// Bytes came.
@@ -202,7 +283,7 @@ impl Activity {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing in here can be left half done by a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,8 +307,10 @@ impl Service<Request<Incoming>> for Answering {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.activity.set(Phase::Answering);
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let is_complete = hyper::body::Body::is_end_stream(request.body());
+        let presence = self.activity.answer(is_complete);
+        request.extensions_mut().insert(presence);
         let answer = Answer(self.activity.clone());
         let response = self.routes.call(request);
         Box::pin(async move { Ok(response.await?.map(|body| Answered { body, _answer: answer })) })

@@ -11,6 +11,8 @@ use lily_model::sampling::SamplingError;
 use lily_text::TextError;
 use serde_json::{Value, json};
 
+use crate::fields::brief;
+
 /// Type of every body that is not a stream of events.
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -22,6 +24,8 @@ pub(crate) struct ApiError {
     code: Option<&'static str>,
     param: Option<String>,
     message: String,
+    /// Seconds after which the request may be sent again.
+    retry_after: Option<u32>,
 }
 
 impl ApiError {
@@ -48,7 +52,8 @@ impl ApiError {
 
     /// No such model is served.
     pub fn model_not_found(asked: &str, served: &str) -> Self {
-        let message = format!("the model `{asked}` is not served here; ask for `{served}`");
+        let message =
+            format!("the model `{}` is not served here; ask for `{served}`", brief(asked));
         let error = Self::request(StatusCode::NOT_FOUND, "model_not_found", message);
         Self { param: Some("model".into()), ..error }
     }
@@ -60,10 +65,21 @@ impl ApiError {
         Self { kind: "authentication_error", ..Self::request(status, "invalid_api_key", message) }
     }
 
-    /// Too many requests wait.
-    pub fn queue_full(limit: usize) -> Self {
-        let message = format!("{limit} requests are waiting already; try again later");
-        Self::server(StatusCode::SERVICE_UNAVAILABLE, "queue_full", message)
+    /// Too many requests wait; in `seconds` there may be room.
+    pub fn queue_full(limit: usize, seconds: u32) -> Self {
+        let message =
+            format!("{limit} requests are waiting already; send it again in {seconds} s or later");
+        let error = Self::server(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
+        Self { kind: "rate_limit_error", retry_after: Some(seconds), ..error }
+    }
+
+    /// Nothing can be run any more.
+    pub fn engine_failed(reason: &str) -> Self {
+        let message = format!(
+            "the model cannot be run: {reason}; send the request again to have it tried once more, \
+             or start the server anew"
+        );
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "engine_failed", message)
     }
 
     /// The model is not there yet.
@@ -85,6 +101,16 @@ impl ApiError {
             limit.as_secs_f64()
         );
         Self::request(StatusCode::REQUEST_TIMEOUT, "body_timeout", message)
+    }
+
+    /// The reply takes too long.
+    pub fn request_timeout(limit: Duration) -> Self {
+        let message = format!(
+            "the request did not end within the {} s that it had; ask for less, or start the server \
+             with a longer --request-timeout",
+            limit.as_secs_f64()
+        );
+        Self::server(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
     }
 
     /// The server is going away.
@@ -144,7 +170,9 @@ impl ApiError {
     }
 
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, code: None, param: None, message: message.into() }
+        // What is not there may be there in a moment.
+        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
+        Self { status, kind, code: None, param: None, message: message.into(), retry_after }
     }
 
     fn server(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
@@ -156,14 +184,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.body());
         let headers = response.headers_mut();
-        match self.status {
-            StatusCode::UNAUTHORIZED => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            _ => {}
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }

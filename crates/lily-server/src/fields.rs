@@ -8,10 +8,20 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::json::{self, JsonError};
 
+/// What becomes of fields that are unknown or not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// They are refused.
+    Strict,
+    /// They are left out and listed.
+    Lenient,
+}
+
 /// The fields that nobody has asked for yet.
 #[derive(Debug)]
 pub(crate) struct Fields {
     rest: Map<String, Value>,
+    mode: Mode,
     /// In front of names in messages: empty, or such as `messages[2].`.
     path: String,
     /// Accepted although they change nothing.
@@ -20,16 +30,17 @@ pub(crate) struct Fields {
 
 impl Fields {
     /// The object in a request body.
-    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub fn parse(body: &[u8], mode: Mode) -> Result<Self, ApiError> {
         let refuse = |found: String| {
             let message = format!("expected a JSON object as the body, but {found}");
             ApiError::request(StatusCode::BAD_REQUEST, "invalid_json", message)
         };
         match json::parse(body) {
-            Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new())),
+            Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new(), mode)),
             Ok(other) => Err(refuse(format!("found {}", kind(&other)))),
             Err(JsonError::Syntax(error)) => Err(refuse(format!("it does not parse: {error}"))),
             Err(JsonError::Repeated(path)) => {
+                let path = brief(&path);
                 let message = format!("`{path}` is given twice; give it once");
                 Err(ApiError::field(path, message))
             }
@@ -37,20 +48,43 @@ impl Fields {
     }
 
     /// The object at `path` in a body.
-    pub fn nested(value: Value, path: &str) -> Result<Self, ApiError> {
+    pub fn nested(value: Value, path: &str, mode: Mode) -> Result<Self, ApiError> {
         match value {
-            Value::Object(rest) => Ok(Self::new(rest, format!("{path}."))),
+            Value::Object(rest) => Ok(Self::new(rest, format!("{path}."), mode)),
             other => Err(wrong_type(path, "an object", &other)),
         }
     }
 
-    fn new(rest: Map<String, Value>, path: String) -> Self {
-        Self { rest, path, ignored: Vec::new() }
+    fn new(rest: Map<String, Value>, path: String, mode: Mode) -> Self {
+        Self { rest, mode, path, ignored: Vec::new() }
+    }
+
+    /// What becomes of fields that are not supported.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// A field's full name.
     pub fn name(&self, field: &str) -> String {
-        format!("{}{field}", self.path)
+        format!("{}{}", self.path, brief(field))
+    }
+
+    /// Takes an object apart; what it ignores is listed with the rest.
+    pub fn object<T>(
+        &mut self,
+        field: &str,
+        read: impl FnOnce(&mut Fields) -> Result<T, ApiError>,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        let mut nested = Self::nested(value, &self.name(field), self.mode)?;
+        let read = read(&mut nested)?;
+        self.ignored.extend(nested.finish()?);
+        Ok(Some(read))
+    }
+
+    /// Notes that a field, by its full name, changes nothing.
+    pub fn list(&mut self, names: impl IntoIterator<Item = String>) {
+        self.ignored.extend(names);
     }
 
     /// Takes a field; `null` counts as absent.
@@ -123,7 +157,13 @@ impl Fields {
         neutral: impl Fn(&Value) -> bool,
     ) -> Result<(), ApiError> {
         match self.take(field) {
-            Some(value) if !neutral(&value) => Err(self.unsupported(field, &value)),
+            Some(value) if !neutral(&value) => match self.mode {
+                Mode::Strict => Err(self.unsupported(field, &value)),
+                Mode::Lenient => {
+                    self.ignored.push(self.name(field));
+                    Ok(())
+                }
+            },
             _ => Ok(()),
         }
     }
@@ -134,13 +174,22 @@ impl Fields {
             Value::Object(_) | Value::Array(_) => {
                 format!("`{name}` is not supported by this server; leave it out")
             }
-            value => format!("`{name}` = {value} is not supported by this server; leave it out"),
+            value => {
+                let value = brief(&value.to_string());
+                format!("`{name}` = {value} is not supported by this server; leave it out")
+            }
         };
         ApiError::field(name, message)
     }
 
     /// Refuses what is left over; gives the names of the fields that change nothing.
-    pub fn finish(self) -> Result<Vec<String>, ApiError> {
+    pub fn finish(mut self) -> Result<Vec<String>, ApiError> {
+        if self.mode == Mode::Lenient {
+            let rest = std::mem::take(&mut self.rest);
+            let asked = rest.iter().filter(|(_, value)| !value.is_null());
+            let names: Vec<String> = asked.map(|(field, _)| self.name(field)).collect();
+            self.ignored.extend(names);
+        }
         match self.rest.keys().next() {
             None => Ok(self.ignored),
             Some(field) => {
@@ -150,6 +199,17 @@ impl Fields {
                 Err(ApiError::field(name, message))
             }
         }
+    }
+}
+
+/// Characters of a client's text that an answer repeats.
+const BRIEF: usize = 64;
+
+/// The beginning of a client's text, to be repeated in an answer.
+pub(crate) fn brief(text: &str) -> String {
+    match text.char_indices().nth(BRIEF) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}…", &text[..end]),
     }
 }
 
@@ -179,12 +239,29 @@ mod tests {
     use serde_json::json;
 
     fn fields(value: Value) -> Fields {
-        Fields::parse(value.to_string().as_bytes()).unwrap()
+        Fields::parse(value.to_string().as_bytes(), Mode::Strict).unwrap()
+    }
+
+    #[test]
+    fn lenient_fields_are_listed_and_wrong_values_are_refused_all_the_same() {
+        let body = json!({ "audio": {}, "new": 1, "none": null, "n": "x" }).to_string();
+        let mut all = Fields::parse(body.as_bytes(), Mode::Lenient).unwrap();
+        all.refuse("audio", |_| false).unwrap();
+        assert!(all.integer("n", 1..=4).is_err());
+        assert_eq!(all.finish().unwrap(), ["audio", "new"]);
+    }
+
+    #[test]
+    fn long_names_are_cut_where_they_are_repeated() {
+        let all = fields(json!({ "é".repeat(100_000): 1 }));
+        let body = all.finish().unwrap_err().body();
+        assert_eq!(body["error"]["param"], format!("{}…", "é".repeat(64)));
+        assert!(body["error"]["message"].as_str().unwrap().len() < 400);
     }
 
     #[test]
     fn what_nobody_took_is_refused_by_its_full_name() {
-        let mut nested = Fields::nested(json!({ "a": 1, "b": 2 }), "x[0]").unwrap();
+        let mut nested = Fields::nested(json!({ "a": 1, "b": 2 }), "x[0]", Mode::Strict).unwrap();
         nested.take("a");
         let body = nested.finish().unwrap_err().body();
         assert_eq!(body["error"]["param"], "x[0].b");
@@ -210,7 +287,7 @@ mod tests {
     #[test]
     fn only_objects_are_bodies() {
         for body in ["", "[]", "{", "\"a\"", "{} {}"] {
-            let error = Fields::parse(body.as_bytes()).unwrap_err().body();
+            let error = Fields::parse(body.as_bytes(), Mode::Strict).unwrap_err().body();
             assert_eq!(error["error"]["code"], "invalid_json", "{body}");
         }
     }

@@ -8,17 +8,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use subtle::ConstantTimeEq;
+
 use crate::error::{ApiError, JSON};
-use crate::sse::IGNORED;
+use crate::fields::brief;
+use crate::respond::IGNORED;
+use crate::settings::Secret;
 
 /// What is allowed.
-#[derive(Debug)]
 pub(crate) struct Guard {
-    pub api_key: Option<String>,
+    pub api_key: Option<Secret>,
     /// Host names besides loopback and plain addresses.
     pub hosts: Vec<String>,
     /// Origins of web pages; `*` allows all.
@@ -32,8 +35,8 @@ pub(crate) async fn guard(
     next: Next,
 ) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
-    if let Err(error) = guard.check_host(request.headers()).and(guard.check_origin(origin.as_ref()))
-    {
+    let host = guard.check_host(request.headers(), request.uri());
+    if let Err(error) = host.and(guard.check_origin(origin.as_ref())) {
         return error.into_response();
     }
     let mut response = if is_preflight(&request) {
@@ -67,16 +70,29 @@ fn in_shape(response: Response) -> Response {
 }
 
 impl Guard {
-    fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        // Every browser sends it.
-        let Some(value) = headers.get(header::HOST) else { return Ok(()) };
-        let host = value.to_str().map(host_name).unwrap_or_default();
+    /// Every client sends one host name. Two could mean one thing to a proxy and another one here.
+    fn check_host(&self, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let (Some(value), None) = (hosts.next(), hosts.next()) else {
+            let message = "expected the header `Host` once, found it missing or repeated; send it \
+                           once";
+            return Err(ApiError::request(StatusCode::BAD_REQUEST, "invalid_host", message));
+        };
+        let value = value.to_str().unwrap_or_default();
+        // A target with a name of its own decides before the header.
+        let target = uri.authority().map(|authority| authority.as_str());
+        self.check_host_name(host_name(value))?;
+        target.map_or(Ok(()), |target| self.check_host_name(host_name(target)))
+    }
+
+    fn check_host_name(&self, host: &str) -> Result<(), ApiError> {
         // A page cannot be served under an address that it does not have.
         let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let allowed = |name: &String| name.eq_ignore_ascii_case(host);
         if is_address || host.eq_ignore_ascii_case("localhost") || self.hosts.iter().any(allowed) {
             return Ok(());
         }
+        let host = brief(host);
         let message = format!(
             "the host name `{host}` is not served here; use localhost or an address, or start the \
              server with --allow-host {host}"
@@ -91,6 +107,7 @@ impl Guard {
         if self.origins.iter().any(allowed) {
             return Ok(());
         }
+        let origin = brief(origin);
         let message = format!(
             "web pages from `{origin}` may not use this server; start it with --allow-origin \
              {origin} to allow them"
@@ -104,18 +121,9 @@ impl Guard {
         let Some((scheme, given)) = value.and_then(|value| value.split_at_checked(7)) else {
             return false;
         };
-        scheme.eq_ignore_ascii_case(b"Bearer ") && same(given, key.as_bytes())
+        // In a time that depends on the lengths only.
+        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(given.ct_eq(key.expose().as_bytes()))
     }
-}
-
-/// Compares in a time that depends on the given length only.
-fn same(given: &[u8], key: &[u8]) -> bool {
-    let mut difference = given.len() ^ key.len();
-    for (index, byte) in given.iter().enumerate() {
-        let expected = key.get(index % key.len().max(1)).copied().unwrap_or(0);
-        difference |= usize::from(byte ^ expected);
-    }
-    difference == 0
 }
 
 /// A `Host` without its port.
@@ -150,7 +158,7 @@ mod tests {
 
     fn guard() -> Guard {
         Guard {
-            api_key: Some("secret".into()),
+            api_key: Some(Secret::new("secret")),
             hosts: vec!["box.lan".into()],
             origins: vec!["http://app.local".into()],
         }
@@ -164,11 +172,25 @@ mod tests {
     fn hosts_are_loopback_addresses_or_allowed_by_name() {
         for host in ["localhost:8080", "127.0.0.1", "[::1]:80", "[::1]", "192.168.0.4:1", "BOX.lan"]
         {
-            assert!(guard().check_host(&headers(header::HOST, host)).is_ok(), "{host}");
+            let headers = headers(header::HOST, host);
+            assert!(guard().check_host(&headers, &Uri::from_static("/")).is_ok(), "{host}");
         }
         for host in ["evil.example:8080", "localhost.evil.example", "", "127.0.0.1.evil.example"] {
-            assert!(guard().check_host(&headers(header::HOST, host)).is_err(), "{host}");
+            let headers = headers(header::HOST, host);
+            assert!(guard().check_host(&headers, &Uri::from_static("/")).is_err(), "{host}");
         }
+    }
+
+    #[test]
+    fn a_host_is_given_once_and_agrees_with_the_target() {
+        let root = Uri::from_static("/");
+        assert!(guard().check_host(&HeaderMap::new(), &root).is_err());
+        let mut two = headers(header::HOST, "localhost");
+        let foreign = Uri::from_static("http://evil.example/v1/models");
+        assert!(guard().check_host(&two, &foreign).is_err());
+        assert!(guard().check_host(&two, &Uri::from_static("http://localhost:1/")).is_ok());
+        two.append(header::HOST, HeaderValue::from_static("localhost"));
+        assert!(guard().check_host(&two, &root).is_err());
     }
 
     #[test]

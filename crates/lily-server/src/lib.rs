@@ -1,7 +1,8 @@
 //! The OpenAI-compatible HTTP server.
 //!
-//! One thread owns the engine and runs one request after another, in the order of their arrival;
-//! connections are tasks that check and encode requests, wait for their turn, and pass text on.
+//! One thread owns the engine and runs as many requests side by side as the engine has sequences; the
+//! others wait in the order of their arrival. Connections are tasks that check and encode requests,
+//! wait for their turn, and pass text on.
 //! The server answers before its model is loaded, with the news that it is not.
 //! `docs/server-api.md` describes routes, fields and errors.
 
@@ -16,16 +17,28 @@ mod error;
 mod fields;
 mod guard;
 mod json;
+mod logprobs;
 mod messages;
+mod metrics;
+mod models;
+mod openapi;
 mod queue;
 mod reply;
+mod respond;
 mod routes;
+mod running;
 mod schema;
 mod settings;
 mod shared;
 mod sse;
+mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod thinking;
+mod tokens;
+mod tools;
+mod turns;
+mod update;
 mod watched;
 mod worker;
 
@@ -33,18 +46,70 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lily_chat::Script;
 use lily_model::GenerationDefaults;
 use lily_model::engine::Engine;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 
+pub use settings::{Secret, Settings, SettingsError};
 pub use settings::{Settings, SettingsError, check_model_id};
 use shared::Shared;
+
+/// What answers.
+pub enum Generator {
+    /// A model.
+    Engine(Box<Engine>),
+    /// Texts from a file, for tests of clients. A request's choices all take the same line.
+    Script {
+        /// What is said.
+        script: Arc<Script>,
+        /// Positions of the context.
+        context: usize,
+        /// Ids that a token can have.
+        vocab: usize,
+    },
+}
+
+impl Generator {
+    /// Positions of the context.
+    fn context(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.session().capacity,
+            Self::Script { context, .. } => *context,
+        }
+    }
+
+    /// What is said instead of running a model.
+    fn script(&self) -> Option<Arc<Script>> {
+        match self {
+            Self::Engine(_) => None,
+            Self::Script { script, .. } => Some(Arc::clone(script)),
+        }
+    }
+
+    /// Requests that run at once.
+    fn sessions(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.session().batch,
+            // Whoever takes the next line is known beforehand.
+            Self::Script { .. } => 1,
+        }
+    }
+
+    /// Ids that a token can have.
+    fn vocab(&self) -> usize {
+        match self {
+            Self::Engine(engine) => engine.shape().vocab_used,
+            Self::Script { vocab, .. } => *vocab,
+        }
+    }
+}
 
 /// The model behind a server.
 pub struct Model {
     /// Runs it.
-    pub engine: Engine,
+    pub generator: Generator,
     /// Its tokenizer and chat template.
     pub encoder: PromptEncoder,
     /// Sampling where a request is silent.
@@ -84,7 +149,7 @@ impl Server {
 
     /// Answers requests until `shutdown` is ready. Then no connection is accepted any more;
     /// connections that are idle or whose request is not complete are closed, waiting requests are
-    /// refused, and the running one has [`Settings::grace`] to finish; what is left then ends with
+    /// refused, and the running ones have [`Settings::grace`] to finish; what is left then ends with
     /// an error.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()> + Send) {
         let Self { shared, settings } = self;

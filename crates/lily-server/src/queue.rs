@@ -1,42 +1,30 @@
 //! Jobs that wait for the engine, first in, first out.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use lily_chat::{CompletionRequest, FinishReason};
-use tokio::sync::mpsc::UnboundedSender;
+use lily_chat::CompletionRequest;
 
 use crate::error::ApiError;
+use crate::update::{Listener, Update};
 
-/// A completion to run.
+/// A completion to run: one choice of a reply.
 pub(crate) struct Job {
     pub request: CompletionRequest,
-    /// Closed once the client is gone. Not bounded, so that a slow reader cannot hold up the
-    /// engine; what can gather in it is bounded by the context.
-    pub updates: UnboundedSender<Update>,
-}
-
-/// What a client hears of its job. One of the last two ends it.
-#[derive(Debug)]
-pub(crate) enum Update {
-    Text { reasoning: String, content: String },
-    Finished(Finished),
-    Failed(ApiError),
-}
-
-/// How a completion ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
-    pub reason: FinishReason,
-    pub prompt_tokens: usize,
-    pub completion_tokens: usize,
-    /// Of the completion.
-    pub reasoning_tokens: usize,
+    /// Whether the reply ends with its first call of a tool.
+    pub single_call: bool,
+    /// What is said instead of running the model.
+    pub script: Option<Arc<[String]>>,
+    /// Closed once the client is gone.
+    pub updates: Listener,
 }
 
 /// A bounded queue between the connections and the engine's thread.
 pub(crate) struct Queue {
     limit: usize,
+    /// Jobs that run at once.
+    sessions: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -45,15 +33,21 @@ pub(crate) struct Queue {
 struct State {
     waiting: VecDeque<Job>,
     closed: bool,
+    /// Seconds that a job runs, on average of the last ones.
+    service: Option<f64>,
 }
 
+/// Longest time that a client is told to wait before it asks again, in seconds.
+const LONGEST_RETRY: f64 = 60.0;
+
 impl Queue {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default(), changed: Condvar::new() }
+    pub fn new(limit: usize, sessions: usize) -> Self {
+        Self { limit, sessions, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Puts a job at the end. Jobs whose client has left make room.
-    pub fn push(&self, job: Job) -> Result<(), ApiError> {
+    /// Puts the jobs of a reply at the end, if there is room for one. Jobs whose client has left make
+    /// room.
+    pub fn push(&self, jobs: Vec<Job>) -> Result<(), ApiError> {
         let mut state = self.lock();
         if state.closed {
             return Err(ApiError::shutting_down());
@@ -62,10 +56,10 @@ impl Queue {
             state.waiting.retain(|job| !job.updates.is_closed());
         }
         if state.waiting.len() >= self.limit {
-            return Err(ApiError::queue_full(self.limit));
+            return Err(ApiError::queue_full(self.limit, state.retry_after(self.sessions)));
         }
-        state.waiting.push_back(job);
-        self.changed.notify_one();
+        state.waiting.extend(jobs);
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -86,13 +80,30 @@ impl Queue {
         }
     }
 
+    /// A job whose client is still there, if one waits and the queue is open.
+    pub fn try_pop(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            let job = state.waiting.pop_front()?;
+            if !job.updates.is_closed() {
+                return Some(job);
+            }
+        }
+    }
+
+    /// Notes how long a job has run.
+    pub fn note_served(&self, time: Duration) {
+        let mut state = self.lock();
+        let (new, old) = (time.as_secs_f64(), state.service);
+        state.service = Some(old.map_or(new, |old| old + (new - old) / 4.0));
+    }
+
     /// Takes no more jobs, and ends those that wait.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         for job in state.waiting.drain(..) {
-            // A client that has left needs no answer.
-            let _ = job.updates.send(Update::Failed(ApiError::shutting_down()));
+            job.updates.send(Update::Failed(ApiError::shutting_down()));
         }
         self.changed.notify_all();
     }
@@ -108,6 +119,14 @@ impl Queue {
     }
 }
 
+impl State {
+    /// Seconds until a place in the queue is likely to be free: one of the running jobs must end.
+    fn retry_after(&self, sessions: usize) -> u32 {
+        let seconds = self.service.unwrap_or(0.0) / sessions.max(1) as f64;
+        seconds.ceil().clamp(1.0, LONGEST_RETRY) as u32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,22 +134,27 @@ mod tests {
     use lily_text::Thinking;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    fn job(id: u32) -> (Job, UnboundedReceiver<Update>) {
+    fn job(id: u32) -> (Vec<Job>, UnboundedReceiver<(usize, Update)>) {
         let (updates, receiver) = unbounded_channel();
         let request = CompletionRequest {
             prompt: vec![id],
             thinking: Thinking::Absent,
+            thinking_budget: None,
             max_tokens: 1,
             stop_ids: Vec::new(),
             stop: Vec::new(),
+            tools: Vec::new(),
             sampling: Sampling::greedy(),
+            logprobs: None,
+            constraint: None,
         };
-        (Job { request, updates }, receiver)
+        let updates = Listener::new(updates, 0);
+        (vec![Job { request, single_call: false, script: None, updates }], receiver)
     }
 
     #[test]
     fn jobs_come_in_order_without_those_whose_client_left() {
-        let queue = Queue::new(3);
+        let queue = Queue::new(3, 1);
         let receivers: Vec<_> = (0..3)
             .map(|id| {
                 let (job, receiver) = job(id);
@@ -141,17 +165,18 @@ mod tests {
         let kept: Vec<_> = receivers.into_iter().filter(|(id, _)| *id != 1).collect();
         assert_eq!(queue.waiting(), 2);
         assert_eq!(queue.pop().unwrap().request.prompt, [0]);
-        assert_eq!(queue.pop().unwrap().request.prompt, [2]);
+        assert_eq!(queue.try_pop().unwrap().request.prompt, [2]);
+        assert!(queue.try_pop().is_none());
         drop(kept);
     }
 
     #[test]
     fn a_full_queue_refuses_until_a_client_leaves() {
-        let queue = Queue::new(1);
+        let queue = Queue::new(1, 1);
         let (first, first_receiver) = job(0);
         queue.push(first).unwrap();
         let (second, _second_receiver) = job(1);
-        assert_eq!(queue.push(second).unwrap_err(), ApiError::queue_full(1));
+        assert_eq!(queue.push(second).unwrap_err(), ApiError::queue_full(1, 1));
         drop(first_receiver);
         let (third, _third_receiver) = job(2);
         queue.push(third).unwrap();
@@ -159,13 +184,29 @@ mod tests {
     }
 
     #[test]
+    fn a_client_is_told_to_come_back_when_a_place_is_likely_to_be_free() {
+        let queue = Queue::new(0, 4);
+        let retry = |seconds: &[u64]| {
+            seconds.iter().for_each(|&s| queue.note_served(Duration::from_secs(s)));
+            let (late, _receiver) = job(0);
+            queue.push(late).unwrap_err()
+        };
+        assert_eq!(retry(&[]), ApiError::queue_full(0, 1), "nothing is known yet");
+        assert_eq!(retry(&[20]), ApiError::queue_full(0, 5), "four run at once");
+        // 20 + (40 - 20) / 4 = 25, a quarter of it is 6.25.
+        assert_eq!(retry(&[40]), ApiError::queue_full(0, 7));
+        assert_eq!(retry(&[1_000_000]), ApiError::queue_full(0, 60));
+        assert_eq!(retry(&[0; 100]), ApiError::queue_full(0, 1));
+    }
+
+    #[test]
     fn closing_ends_waiting_jobs_and_the_worker() {
-        let queue = Queue::new(2);
+        let queue = Queue::new(2, 1);
         let (first, mut receiver) = job(0);
         queue.push(first).unwrap();
         queue.close();
         assert!(queue.pop().is_none());
-        assert!(matches!(receiver.try_recv(), Ok(Update::Failed(_))));
+        assert!(matches!(receiver.try_recv(), Ok((0, Update::Failed(_)))));
         let (late, _receiver) = job(1);
         assert_eq!(queue.push(late).unwrap_err(), ApiError::shutting_down());
     }

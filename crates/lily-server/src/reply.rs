@@ -2,10 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use lily_model::engine::Chosen;
+use lily_text::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::queue::Finished;
+use crate::logprobs;
 use crate::schema::random;
+use crate::update::{Finished, Update};
 
 /// Which route is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,54 +24,153 @@ pub(crate) struct Reply {
     id: String,
     created: u64,
     model: String,
+    /// Of the texts of tokens, if their probabilities are told.
+    tokenizer: Option<Tokenizer>,
+}
+
+/// A choice as far as it is known.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    reasoning: String,
+    content: String,
+    calls: Vec<Call>,
+    tokens: Vec<Chosen>,
+    finished: Option<Finished>,
+}
+
+#[derive(Debug)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+    is_whole: bool,
+}
+
+impl Choice {
+    /// A choice whose text begins with `text`.
+    pub fn with_text(text: String) -> Self {
+        Self { content: text, ..Self::default() }
+    }
+
+    /// Adds what is new.
+    pub fn add(&mut self, update: Update) {
+        match update {
+            Update::Text { reasoning, content } => {
+                self.reasoning.push_str(&reasoning);
+                self.content.push_str(&content);
+            }
+            Update::CallStarted { name, .. } => {
+                let (id, arguments) = (call_id(), String::new());
+                self.calls.push(Call { id, name, arguments, is_whole: false });
+            }
+            Update::CallArguments { index, json } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.arguments.push_str(&json);
+                }
+            }
+            Update::CallFinished { index } => {
+                if let Some(call) = self.calls.get_mut(index) {
+                    call.is_whole = true;
+                }
+            }
+            Update::Token(token) => self.tokens.push(token),
+            Update::Finished(finished) => self.finished = Some(finished),
+            Update::Prefilled(_) | Update::Failed(_) => {}
+        }
+    }
+
+    /// How it ended, if it has.
+    pub fn finished(&self) -> Option<&Finished> {
+        self.finished.as_ref()
+    }
+
+    fn message(&self) -> Value {
+        let calls: Vec<Value> = self
+            .calls
+            .iter()
+            .filter(|call| call.is_whole)
+            .map(|call| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            })
+            .collect();
+        let mut message = json!({ "role": "assistant", "content": self.content });
+        if !calls.is_empty() && self.content.is_empty() {
+            message["content"] = Value::Null;
+        }
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = json!(self.reasoning);
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = Value::Array(calls);
+        }
+        message["refusal"] = Value::Null;
+        message
+    }
 }
 
 impl Reply {
-    pub fn new(kind: Kind, model: &str) -> Self {
+    /// A reply of a model; with `tokenizer` it tells the probabilities of tokens.
+    pub fn new(kind: Kind, model: &str, tokenizer: Option<Tokenizer>) -> Self {
         let prefix = match kind {
             Kind::Chat => "chatcmpl",
             Kind::Text => "cmpl",
         };
         let id = format!("{prefix}-{:016x}{:016x}", random(), random());
-        Self { kind, id, created: unix_seconds(), model: model.into() }
+        Self { kind, id, created: unix_seconds(), model: model.into(), tokenizer }
     }
 
-    /// The whole reply.
-    pub fn whole(&self, reasoning: &str, content: &str, finished: &Finished) -> Value {
-        let reason = finished.reason.name();
-        let choice = match self.kind {
-            Kind::Text => {
-                json!({ "index": 0, "text": content, "logprobs": null, "finish_reason": reason })
-            }
-            Kind::Chat => {
-                let mut message = json!({ "role": "assistant", "content": content });
-                if !reasoning.is_empty() {
-                    message["reasoning_content"] = json!(reasoning);
-                }
-                message["refusal"] = Value::Null;
-                json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": reason })
-            }
-        };
+    /// The whole reply; each of `per_prompt` choices in a row has the same prompt.
+    pub fn whole(&self, choices: &[Choice], per_prompt: usize) -> Value {
         let object = match self.kind {
             Kind::Chat => "chat.completion",
             Kind::Text => "text_completion",
         };
-        let mut reply = self.frame(object, json!([choice]));
-        reply["usage"] = usage(finished);
+        let listed = choices.iter().enumerate().map(|(index, choice)| self.choice(index, choice));
+        let mut reply = self.frame(object, listed.collect());
+        let finished: Vec<&Finished> = choices.iter().filter_map(Choice::finished).collect();
+        reply["usage"] = usage(&finished, per_prompt);
         reply
     }
 
-    /// The first chunk of a chat; a stream of text needs none.
-    pub fn opening(&self) -> Option<Value> {
-        let delta = json!({ "role": "assistant", "content": "" });
-        (self.kind == Kind::Chat).then(|| self.chunk(delta, Value::Null))
+    fn choice(&self, index: usize, choice: &Choice) -> Value {
+        let mut listed = json!({ "index": index });
+        match self.kind {
+            Kind::Text => listed["text"] = json!(choice.content),
+            Kind::Chat => listed["message"] = choice.message(),
+        }
+        listed["logprobs"] = self.logprobs(&choice.tokens, 0);
+        listed["finish_reason"] = json!(choice.finished.as_ref().map(|f| f.reason.name()));
+        debug_fields(&mut listed, choice.finished.as_ref());
+        listed
     }
 
-    /// A chunk with new text.
-    pub fn text(&self, reasoning: &str, content: &str) -> Value {
-        match self.kind {
-            Kind::Text => self.chunk(json!(content), Value::Null),
-            Kind::Chat => {
+    /// Log probabilities as the API has them; null if nobody asked. In a text completion, so many
+    /// characters of text are in front of the tokens.
+    pub fn logprobs(&self, tokens: &[Chosen], offset: usize) -> Value {
+        match (&self.tokenizer, self.kind) {
+            (None, _) => Value::Null,
+            (Some(tokenizer), Kind::Chat) => logprobs::chat(tokenizer, tokens),
+            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, offset),
+        }
+    }
+
+    /// Characters of the texts of tokens.
+    pub fn characters(&self, tokens: &[Chosen]) -> usize {
+        self.tokenizer.as_ref().map_or(0, |tokenizer| logprobs::characters(tokenizer, tokens))
+    }
+
+    /// The first chunk of a choice of a chat; a stream of text needs none.
+    pub fn opening(&self, choice: usize) -> Option<Value> {
+        let delta = json!({ "role": "assistant", "content": "" });
+        (self.kind == Kind::Chat).then(|| self.chunk(choice, delta, Value::Null))
+    }
+
+    /// A chunk with what is new; `None` if there is nothing to say.
+    pub fn update(&self, choice: usize, update: &Update) -> Option<Value> {
+        let delta = match (self.kind, update) {
+            (Kind::Text, Update::Text { content, .. }) => json!(content),
+            (Kind::Chat, Update::Text { reasoning, content }) => {
                 let mut delta = json!({});
                 if !reasoning.is_empty() {
                     delta["reasoning_content"] = json!(reasoning);
@@ -76,37 +178,51 @@ impl Reply {
                 if !content.is_empty() {
                     delta["content"] = json!(content);
                 }
-                self.chunk(delta, Value::Null)
+                delta
             }
-        }
+            (Kind::Chat, Update::CallStarted { index, name }) => {
+                let function = json!({ "name": name, "arguments": "" });
+                json!({ "tool_calls": [
+                    { "index": index, "id": call_id(), "type": "function", "function": function }
+                ] })
+            }
+            (Kind::Chat, Update::CallArguments { index, json }) => {
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": json } }] })
+            }
+            (_, Update::Finished(finished)) => return Some(self.closing(choice, finished)),
+            _ => return None,
+        };
+        Some(self.chunk(choice, delta, Value::Null))
     }
 
-    /// The one chunk that ends the choice.
-    pub fn closing(&self, finished: &Finished) -> Value {
+    /// The one chunk that ends a choice.
+    fn closing(&self, choice: usize, finished: &Finished) -> Value {
         let delta = match self.kind {
             Kind::Chat => json!({}),
             Kind::Text => json!(""),
         };
-        self.chunk(delta, json!(finished.reason.name()))
-    }
-
-    /// The chunk behind the last choice.
-    pub fn usage(&self, finished: &Finished) -> Value {
-        let mut chunk = self.frame(self.chunk_object(), json!([]));
-        chunk["usage"] = usage(finished);
+        let mut chunk = self.chunk(choice, delta, json!(finished.reason.name()));
+        debug_fields(&mut chunk["choices"][0], Some(finished));
         chunk
     }
 
-    fn chunk(&self, delta: Value, reason: Value) -> Value {
+    /// The chunk behind the last choice.
+    pub fn usage(&self, finished: &[&Finished], per_prompt: usize) -> Value {
+        let mut chunk = self.frame(self.chunk_object(), Vec::new());
+        chunk["usage"] = usage(finished, per_prompt);
+        chunk
+    }
+
+    fn chunk(&self, index: usize, delta: Value, reason: Value) -> Value {
         let field = match self.kind {
             Kind::Chat => "delta",
             Kind::Text => "text",
         };
-        let mut choice = json!({ "index": 0 });
+        let mut choice = json!({ "index": index });
         choice[field] = delta;
         choice["logprobs"] = Value::Null;
         choice["finish_reason"] = reason;
-        self.frame(self.chunk_object(), json!([choice]))
+        self.frame(self.chunk_object(), vec![choice])
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -116,7 +232,7 @@ impl Reply {
         }
     }
 
-    fn frame(&self, object: &str, choices: Value) -> Value {
+    fn frame(&self, object: &str, choices: Vec<Value>) -> Value {
         json!({
             "id": self.id,
             "object": object,
@@ -128,15 +244,31 @@ impl Reply {
     }
 }
 
-fn usage(finished: &Finished) -> Value {
+/// What helps to find out why a reply is as it is.
+fn debug_fields(choice: &mut Value, finished: Option<&Finished>) {
+    if let Some(text) = finished.and_then(|finished| finished.unfinished_call.as_ref()) {
+        choice["lily"] = json!({ "unfinished_call": text });
+    }
+}
+
+/// A prompt counts once, however many choices it has.
+fn usage(finished: &[&Finished], per_prompt: usize) -> Value {
+    let sum = |of: fn(&Finished) -> usize| finished.iter().map(|f| of(f)).sum::<usize>();
+    let prompts = finished.iter().step_by(per_prompt.max(1));
+    let prompt_tokens: usize = prompts.map(|f| f.prompt_tokens).sum();
+    let completion_tokens = sum(|f| f.completion_tokens);
     json!({
-        "prompt_tokens": finished.prompt_tokens,
-        "completion_tokens": finished.completion_tokens,
-        "total_tokens": finished.prompt_tokens + finished.completion_tokens,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
         // Every request is read from its first token.
         "prompt_tokens_details": { "cached_tokens": 0 },
-        "completion_tokens_details": { "reasoning_tokens": finished.reasoning_tokens },
+        "completion_tokens_details": { "reasoning_tokens": sum(|f| f.reasoning_tokens) },
     })
+}
+
+fn call_id() -> String {
+    format!("call_{:016x}{:08x}", random(), random() >> 32)
 }
 
 /// Now; 0 on a clock that is set before 1970.

@@ -3,65 +3,75 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
-use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use serde_json::{Value, json};
+use axum::routing::{MethodRouter, get, post};
+use serde_json::json;
 
-use crate::app::App;
 use crate::chat::chat;
 use crate::completions::completions;
 use crate::error::{ApiError, json_response};
+use crate::fields::brief;
 use crate::guard::{Guard, guard};
+use crate::metrics;
+use crate::models::{model, models};
+use crate::openapi::openapi;
 use crate::shared::Shared;
+use crate::tokens::{detokenize, tokenize};
+
+/// All routes.
+fn table() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
+    vec![
+        ("/v1/chat/completions", post(chat)),
+        ("/v1/completions", post(completions)),
+        ("/v1/models", get(models)),
+        ("/v1/models/{*id}", get(model)),
+        ("/tokenize", post(tokenize)),
+        ("/detokenize", post(detokenize)),
+        ("/health", get(health)),
+        ("/metrics", get(metrics_text)),
+        ("/openapi.json", get(openapi)),
+    ]
+}
 
 /// All routes behind the guard.
 pub(crate) fn routes(shared: Arc<Shared>, guarded: Guard) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completions))
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*id}", get(model))
-        .route("/health", get(health))
+    let routes = table().into_iter();
+    routes
+        .fold(Router::new(), |router, (path, method)| router.route(path, method))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::new(guarded), guard))
+        .layer(from_fn_with_state(Arc::clone(&shared), count))
         .with_state(shared)
 }
 
-async fn models(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
-    let list = json!({ "object": "list", "data": [description(shared.app()?)] });
-    Ok(json_response(StatusCode::OK, &list))
-}
-
-async fn model(
+/// Counts responses.
+async fn count(
     State(shared): State<Arc<Shared>>,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Response, ApiError> {
-    let Path(id) = id.map_err(|_| {
-        let message = "the model's name in the path has a broken percent escape; give it as UTF-8";
-        ApiError::request(StatusCode::BAD_REQUEST, "invalid_path", message)
-    })?;
-    if id != shared.model_id {
-        return Err(ApiError::model_not_found(&id, &shared.model_id));
-    }
-    Ok(json_response(StatusCode::OK, &description(shared.app()?)))
+    path: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let response = next.run(request).await;
+    let route = path.as_ref().map_or("none", MatchedPath::as_str);
+    shared.metrics.response(route, response.status().as_u16());
+    response
 }
 
-fn description(app: &App) -> Value {
-    json!({
-        "id": app.model_id,
-        "object": "model",
-        "created": app.created,
-        "owned_by": "lily",
-        "context_length": app.context,
-        "max_model_len": app.context,
-        // Without `max_tokens` an answer may take what the prompt leaves of the context.
-        "max_output_tokens": app.context - 1,
-    })
+async fn metrics_text(State(shared): State<Arc<Shared>>) -> Result<Response, ApiError> {
+    let worker = shared.app().ok().map(|app| &app.worker);
+    let running = worker.map_or(0, |worker| worker.running());
+    let waiting = worker.map_or(0, |worker| worker.queue.waiting());
+    let text = shared.metrics.text(running, waiting);
+    let text = text.ok_or_else(|| ApiError::internal("the metrics could not be written"))?;
+    let mut response = Response::new(Body::from(text));
+    let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    Ok(response)
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Response {
@@ -75,21 +85,49 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
             return response;
         }
     };
-    let status = json!({
+    let mut status = json!({
         "status": "ok",
         "model": app.model_id,
-        "running": usize::from(app.worker.is_busy()),
+        "running": app.worker.running(),
         "waiting": app.worker.queue.waiting(),
+        "sessions": app.sessions,
     });
-    json_response(StatusCode::OK, &status)
+    let Some(fault) = app.worker.fault() else { return json_response(StatusCode::OK, &status) };
+    let failed = ApiError::engine_failed(&fault);
+    status["status"] = "failed".into();
+    status["error"] = failed.body()["error"].take();
+    json_response(StatusCode::SERVICE_UNAVAILABLE, &status)
 }
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {
-    let message = format!("there is no route {method} {}; see docs/server-api.md", uri.path());
+    let message = format!(
+        "there is no route {} {}; see docs/server-api.md",
+        brief(method.as_str()),
+        brief(uri.path())
+    );
     ApiError::request(StatusCode::NOT_FOUND, "unknown_route", message)
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
-    let message = format!("{} does not answer {method}; use the other of GET and POST", uri.path());
+    let message = format!(
+        "{} does not answer {}; use the other of GET and POST",
+        brief(uri.path()),
+        brief(method.as_str())
+    );
     ApiError::request(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn the_openapi_document_has_the_routes_of_the_server() {
+        let document: Value = serde_json::from_str(crate::openapi::DOCUMENT).unwrap();
+        let described: Vec<String> =
+            document["paths"].as_object().unwrap().keys().cloned().collect();
+        let served: Vec<String> = table().iter().map(|(path, _)| path.replace("{*", "{")).collect();
+        assert_eq!(described, served);
+    }
 }

@@ -8,13 +8,15 @@ use lily_model::sampling::Sampling;
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::fields::{Fields, wrong_type};
+use crate::fields::{Fields, brief, wrong_type};
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
 /// Longest stop string. Text that may be its beginning is held back, and each of them is compared
 /// with each character.
 const MAX_STOP_BYTES: usize = 1024;
+/// Most choices of a reply. Each holds its prompt while it waits.
+pub(crate) const MAX_CHOICES: usize = 32;
 /// Names that mean the served model, whatever it is called.
 const ALIASES: [&str; 2] = ["lily", "default"];
 
@@ -31,30 +33,39 @@ pub(crate) struct Served<'a> {
 pub(crate) struct Common {
     pub stream: bool,
     pub include_usage: bool,
+    /// Choices for each prompt.
+    pub n: usize,
     /// `None` takes what is left of the context.
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub sampling: Sampling,
+    /// Log probabilities of each token, and of so many of the most likely ones.
+    pub logprobs: Option<usize>,
 }
+
+/// Most tokens whose probabilities are told at one place.
+pub(crate) const MAX_TOP_LOGPROBS: i64 = 20;
 
 impl Common {
     pub fn take(fields: &mut Fields, served: &Served<'_>) -> Result<Self, ApiError> {
         check_model(fields, served.model_id)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
-        fields.refuse("n", |value| value.as_u64() == Some(1))?;
+        let n = fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1);
         fields.ignore(&["user", "metadata", "store"]);
         Ok(Self {
             stream,
+            n: usize::try_from(n).unwrap_or(1),
             include_usage: include_usage(fields, stream)?,
             max_tokens: max_tokens(fields)?,
             stop: stops(fields)?,
             sampling: sampling(fields, served)?,
+            logprobs: None,
         })
     }
 }
 
 /// A request without a name means the one model that is served.
-fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiError> {
+pub(crate) fn check_model(fields: &mut Fields, served: &str) -> Result<(), ApiError> {
     match fields.text("model")? {
         Some(asked) if asked != served && !ALIASES.contains(&asked.as_str()) => {
             Err(ApiError::model_not_found(&asked, served))
@@ -69,10 +80,10 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
         let message = "`stream_options` needs `stream` = true; leave it out otherwise";
         return Err(ApiError::field("stream_options", message));
     }
-    let mut options = Fields::nested(options, "stream_options")?;
+    let mut options = Fields::nested(options, "stream_options", fields.mode())?;
     let include_usage = options.flag("include_usage")?.unwrap_or(false);
     options.refuse("include_obfuscation", |value| *value == Value::Bool(false))?;
-    options.finish()?;
+    fields.list(options.finish()?);
     Ok(include_usage)
 }
 
@@ -168,10 +179,13 @@ fn logit_bias(fields: &mut Fields, vocab: usize) -> Result<HashMap<u32, f32>, Ap
     };
     let mut biases = HashMap::new();
     for (key, value) in entries {
-        let name = format!("logit_bias.{key}");
+        let key_shown = brief(&key);
+        let name = format!("logit_bias.{key_shown}");
         let id = key.parse().ok().filter(|&id: &u32| (id as usize) < vocab).ok_or_else(|| {
-            let message =
-                format!("`{key}` in `logit_bias` should be a token id from 0 to {}", vocab - 1);
+            let message = format!(
+                "`{key_shown}` in `logit_bias` should be a token id from 0 to {}",
+                vocab - 1
+            );
             ApiError::field(name.as_str(), message)
         })?;
         let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
@@ -192,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     fn common(body: Value, defaults: &GenerationDefaults) -> Result<Common, ApiError> {
-        let mut fields = Fields::parse(body.to_string().as_bytes())?;
+        let mut fields = Fields::parse(body.to_string().as_bytes(), crate::fields::Mode::Strict)?;
         let common = Common::take(&mut fields, &Served { model_id: "m", vocab: 10, defaults })?;
         fields.finish()?;
         Ok(common)
@@ -208,7 +222,7 @@ mod tests {
     fn bad_values_are_refused_by_name() {
         for (body, name) in [
             (json!({ "n": 0 }), "n"),
-            (json!({ "n": 2 }), "n"),
+            (json!({ "n": 33 }), "n"),
             (json!({ "model": "" }), "model"),
             (json!({ "model": "../../etc" }), "model"),
             (json!({ "stream": "yes" }), "stream"),

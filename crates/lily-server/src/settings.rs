@@ -1,5 +1,6 @@
 //! How a server behaves.
 
+use std::fmt;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -7,18 +8,47 @@ use tokio::sync::Semaphore;
 use crate::connection::Limits;
 use crate::guard::Guard;
 
+/// A text that must not be seen: it prints as stars.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, to be compared with.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 /// How a server behaves.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Key that clients must send as a bearer token; `/health` needs none.
-    pub api_key: Option<String>,
+    pub api_key: Option<Secret>,
     /// Names that clients may reach the server by, besides `localhost` and plain addresses.
     pub hosts: Vec<String>,
     /// Origins of web pages that may use the server, such as `https://app.example:8443`; `*` allows
     /// all.
     pub origins: Vec<String>,
+    /// Whether fields that are unknown or not supported are left out and listed instead of refused,
+    /// where a request does not ask for the one or the other.
+    pub lenient: bool,
+    /// Most time of a reply, waiting counted; `None` for as long as it takes.
+    pub request_timeout: Option<Duration>,
     /// Requests that may wait.
     pub queue: usize,
+    /// Longest time that a chunk of a prompt should take while other requests generate.
+    pub pause: Duration,
     /// Largest request body, in bytes.
     pub body_limit: usize,
     /// Connections at one time; further ones wait to be accepted.
@@ -31,9 +61,9 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// Longest time in which a client takes nothing of its reply.
     pub write_timeout: Duration,
-    /// Longest silence of a reply; then a comment or a space is sent.
+    /// Longest silence of a reply; then a comment or a line end is sent.
     pub heartbeat: Duration,
-    /// Time that the running request has to finish at shutdown.
+    /// Time that the running requests have to finish at shutdown.
     pub grace: Duration,
 }
 
@@ -43,7 +73,11 @@ impl Default for Settings {
             api_key: None,
             hosts: Vec::new(),
             origins: Vec::new(),
+            lenient: false,
+            request_timeout: None,
             queue: 64,
+            // A reader hardly notices.
+            pause: Duration::from_millis(250),
             // A context of 262,144 tokens is about 1 MB of text; escapes may take six bytes each.
             body_limit: 32 << 20,
             // Some systems let a program open 256 files.
@@ -109,7 +143,7 @@ impl Settings {
     /// A key, an origin or a host that no request can have.
     pub fn check(&self) -> Result<(), SettingsError> {
         let is_visible =
-            |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+            |key: &Secret| !key.0.is_empty() && key.0.bytes().all(|b| b.is_ascii_graphic());
         if self.api_key.as_ref().is_some_and(|key| !is_visible(key)) {
             return Err(SettingsError::ApiKey);
         }
@@ -214,8 +248,9 @@ mod tests {
             assert_eq!(settings.check(), Ok(()), "{host}");
         }
         for key in ["", "a b", "gr\u{fc}n", "a\n"] {
-            let settings = Settings { api_key: Some(key.into()), ..Settings::default() };
+            let settings = Settings { api_key: Some(Secret::new(key)), ..Settings::default() };
             assert_eq!(settings.check(), Err(SettingsError::ApiKey), "{key:?}");
+            assert!(key.is_empty() || !format!("{settings:?}").contains(key));
         }
         for id in ["", " ", "a ", "a\nb"] {
             assert_eq!(check_model_id(id), Err(SettingsError::ModelId(id.into())));

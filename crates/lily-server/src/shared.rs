@@ -4,24 +4,34 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::http::{HeaderMap, HeaderName};
 use tokio::sync::{Semaphore, watch};
 
 use crate::Model;
 use crate::app::App;
 use crate::body::BodyLimits;
 use crate::error::ApiError;
+use crate::fields::Mode;
+use crate::metrics::Metrics;
 use crate::reply::unix_seconds;
 use crate::settings::Settings;
 use crate::worker::Worker;
+
+/// How a client asks for lenient or strict handling of its request.
+const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 /// A server's state.
 pub(crate) struct Shared {
     pub model_id: String,
     app: OnceLock<Arc<App>>,
     queue: usize,
+    pause: Duration,
     body_limit: usize,
     body_timeout: Duration,
     heartbeat: Duration,
+    request_timeout: Option<Duration>,
+    lenient: bool,
+    pub metrics: Arc<Metrics>,
     /// Becomes true when the server stops taking work.
     closing: watch::Sender<bool>,
     /// Becomes true when replies must end.
@@ -34,9 +44,13 @@ impl Shared {
             model_id: model_id.into(),
             app: OnceLock::new(),
             queue: settings.queue,
+            pause: settings.pause,
             body_limit: settings.body_limit,
             body_timeout: settings.body_timeout,
             heartbeat: settings.heartbeat,
+            request_timeout: settings.request_timeout,
+            lenient: settings.lenient,
+            metrics: Arc::new(Metrics::new()),
             closing: watch::Sender::new(false),
             aborting: watch::Sender::new(false),
         }
@@ -47,25 +61,46 @@ impl Shared {
         self.app.get().ok_or_else(ApiError::loading)
     }
 
+    /// What becomes of fields that are not supported: the request decides, then the server.
+    pub fn mode(&self, headers: &HeaderMap) -> Mode {
+        let mut asked = headers
+            .get_all(PREFER)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split([',', ';']))
+            .map(|preference| preference.trim().to_ascii_lowercase())
+            .filter_map(|preference| match preference.as_str() {
+                "handling=lenient" => Some(Mode::Lenient),
+                "handling=strict" => Some(Mode::Strict),
+                _ => None,
+            });
+        let usual = if self.lenient { Mode::Lenient } else { Mode::Strict };
+        asked.next().unwrap_or(usual)
+    }
+
     pub fn closing(&self) -> watch::Receiver<bool> {
         self.closing.subscribe()
     }
 
     pub fn ready(&self, model: Model) -> io::Result<()> {
-        let context = model.engine.session().capacity;
-        let vocab = model.engine.shape().vocab_used;
+        let (context, vocab) = (model.generator.context(), model.generator.vocab());
         let tokenizer = model.encoder.tokenizer().clone();
+        let (script, sessions) = (model.generator.script(), model.generator.sessions());
         let app = App {
-            worker: Worker::start(model.engine, tokenizer, self.queue)?,
+            worker: Worker::start(model.generator, tokenizer, self.queue, self.pause)?,
             encoder: model.encoder,
             encoding: Arc::new(Semaphore::new(1)),
             model_id: self.model_id.clone(),
             created: unix_seconds(),
+            sessions,
             context,
             vocab,
             defaults: model.defaults,
             stop_ids: model.stop_ids,
             heartbeat: self.heartbeat,
+            request_timeout: self.request_timeout,
+            script,
+            metrics: Arc::clone(&self.metrics),
             body: BodyLimits {
                 bytes: self.body_limit.min(body_limit(context)),
                 time: self.body_timeout,
@@ -100,7 +135,7 @@ impl Shared {
     }
 
     pub fn is_busy(&self) -> bool {
-        let is_busy = |app: &Arc<App>| app.worker.is_busy() || app.worker.queue.waiting() > 0;
+        let is_busy = |app: &Arc<App>| app.worker.running() > 0 || app.worker.queue.waiting() > 0;
         self.app.get().is_some_and(is_busy)
     }
 }

@@ -1,166 +1,138 @@
-//! A reply, whole or as server-sent events.
+//! A reply as server-sent events.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
+use axum::response::sse::Event;
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use lily_model::engine::Chosen;
 use serde_json::Value;
-use tokio::time::timeout;
 
-use crate::app::{App, Prepared, Running};
-use crate::error::{ApiError, JSON};
-use crate::queue::{Finished, Update};
-use crate::reply::{Kind, Reply};
-
-/// Lists the fields of a request that were accepted and change nothing.
-pub(crate) const IGNORED: HeaderName = HeaderName::from_static("x-lily-ignored");
-/// Asks proxies not to collect the events.
-const NO_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-
-/// Runs a request and answers it. Whatever fails from here on can no longer change the status.
-pub(crate) fn respond(
-    app: &Arc<App>,
-    kind: Kind,
-    prepared: Prepared,
-) -> Result<Response, ApiError> {
-    let reply = Reply::new(kind, &app.model_id);
-    let ignored = HeaderValue::from_str(&prepared.ignored.join(", ")).ok();
-    let (stream, include_usage) = (prepared.common.stream, prepared.common.include_usage);
-    let running = app.start(prepared)?;
-    let mut response = if stream {
-        let keep_alive = KeepAlive::new().interval(app.heartbeat).text("working");
-        let events = events(reply, running, include_usage);
-        let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
-        response.headers_mut().insert(NO_BUFFERING, HeaderValue::from_static("no"));
-        response
-    } else {
-        whole(reply, running, app.heartbeat)
-    };
-    if let Some(ignored) = ignored.filter(|value| !value.is_empty()) {
-        response.headers_mut().insert(IGNORED, ignored);
-    }
-    Ok(response)
-}
-
-/// One JSON object. Its headers go out at once, and a line end now and then while there is nothing
-/// else to say, which JSON allows in front of a value.
-fn whole(reply: Reply, running: Running, heartbeat: Duration) -> Response {
-    let pieces = unfold(Some((reply, running, Collected::default())), move |state| async move {
-        let (reply, mut running, mut collected) = state?;
-        let piece = match timeout(heartbeat, collected.collect(&mut running)).await {
-            Err(_) => return Some((Ok("\n".into()), Some((reply, running, collected)))),
-            Ok(Ok(finished)) => reply.whole(&collected.reasoning, &collected.content, &finished),
-            Ok(Err(error)) => error.body(),
-        };
-        Some((Ok::<String, Infallible>(piece.to_string()), None))
-    });
-    let mut response = Response::new(Body::from_stream(pieces));
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
-    response
-}
-
-#[derive(Default)]
-struct Collected {
-    reasoning: String,
-    content: String,
-}
-
-impl Collected {
-    /// Gathers text until the end. May be dropped and called again.
-    async fn collect(&mut self, running: &mut Running) -> Result<Finished, ApiError> {
-        loop {
-            match running.next().await {
-                Update::Text { reasoning, content } => {
-                    self.reasoning.push_str(&reasoning);
-                    self.content.push_str(&content);
-                }
-                Update::Finished(finished) => return Ok(finished),
-                Update::Failed(error) => return Err(error),
-            }
-        }
-    }
-}
+use crate::reply::Reply;
+use crate::running::{Next, Running};
+use crate::update::{Finished, Update};
 
 /// Where a stream is. Dropped with it, which ends the work.
-enum Stage {
-    Opening,
-    Text,
-    Usage(Finished),
-    Done,
-    Ended,
-}
-
-struct Events {
+pub(crate) struct Events {
     reply: Reply,
     running: Running,
     include_usage: bool,
-    stage: Stage,
-}
-
-fn events(
-    reply: Reply,
-    running: Running,
-    include_usage: bool,
-) -> impl Stream<Item = Result<Event, Infallible>> {
-    let events = Events { reply, running, include_usage, stage: Stage::Opening };
-    unfold(events, |mut events| async move {
-        let data = events.next().await?;
-        Some((Ok(Event::default().data(data)), events))
-    })
+    heartbeat: Duration,
+    /// Data that goes out next.
+    ready: VecDeque<String>,
+    /// How each choice ended.
+    finished: Vec<Option<Finished>>,
+    /// Tokens of each choice whose probabilities go out with its next chunk.
+    tokens: Vec<Vec<Chosen>>,
+    /// Characters of the tokens of each choice that have gone out.
+    offsets: Vec<usize>,
+    has_ended: bool,
 }
 
 impl Events {
-    /// The data of the next event; `None` behind the last.
-    async fn next(&mut self) -> Option<String> {
+    pub fn new(reply: Reply, running: Running, include_usage: bool, heartbeat: Duration) -> Self {
+        let mut events = Self {
+            reply,
+            include_usage,
+            heartbeat,
+            ready: VecDeque::new(),
+            finished: vec![None; running.choices()],
+            tokens: vec![Vec::new(); running.choices()],
+            offsets: vec![0; running.choices()],
+            has_ended: false,
+            running,
+        };
+        for choice in 0..events.finished.len() {
+            let opening = events.reply.opening(choice);
+            let echo = events.running.echo(choice).map(|text| {
+                let update = Update::Text { reasoning: String::new(), content: text.to_owned() };
+                events.reply.update(choice, &update)
+            });
+            for chunk in [opening, echo.flatten()].into_iter().flatten() {
+                events.say(chunk);
+            }
+        }
+        events
+    }
+
+    /// The events up to the last.
+    pub fn stream(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        unfold(self, |mut events| async move {
+            let event = events.next().await?;
+            Some((Ok(event), events))
+        })
+    }
+
+    /// The next event; `None` behind the last.
+    async fn next(&mut self) -> Option<Event> {
         loop {
-            match self.stage {
-                Stage::Opening => {
-                    self.stage = Stage::Text;
-                    if let Some(chunk) = self.reply.opening() {
-                        return Some(self.data(chunk));
-                    }
+            if let Some(data) = self.ready.pop_front() {
+                self.running.sent();
+                return Some(Event::default().data(data));
+            }
+            if self.has_ended {
+                return None;
+            }
+            match self.running.next(self.heartbeat).await {
+                Next::Beat => {
+                    self.running.sent();
+                    return Some(Event::default().comment(self.running.progress()));
                 }
-                Stage::Text => return Some(self.update().await),
-                Stage::Usage(finished) => {
-                    self.stage = Stage::Done;
-                    return Some(self.reply.usage(&finished).to_string());
-                }
-                Stage::Done => {
-                    self.stage = Stage::Ended;
-                    return Some("[DONE]".into());
-                }
-                Stage::Ended => return None,
+                Next::Update(choice, update) => self.take(choice, update),
             }
         }
     }
 
-    async fn update(&mut self) -> String {
-        match self.running.next().await {
-            Update::Text { reasoning, content } => self.data(self.reply.text(&reasoning, &content)),
+    fn take(&mut self, choice: usize, update: Update) {
+        if let Some(mut chunk) = self.reply.update(choice, &update) {
+            if let Some(tokens) = self.tokens.get_mut(choice).filter(|tokens| !tokens.is_empty()) {
+                let logprobs = self.reply.logprobs(tokens, self.offsets[choice]);
+                self.offsets[choice] += self.reply.characters(tokens);
+                chunk["choices"][0]["logprobs"] = logprobs;
+                tokens.clear();
+            }
+            self.say(chunk);
+        }
+        match update {
+            Update::Token(token) => {
+                if let Some(tokens) = self.tokens.get_mut(choice) {
+                    tokens.push(token);
+                }
+            }
             Update::Finished(finished) => {
-                self.stage = if self.include_usage { Stage::Usage(finished) } else { Stage::Done };
-                self.data(self.reply.closing(&finished))
+                if let Some(slot) = self.finished.get_mut(choice) {
+                    *slot = Some(finished);
+                }
+                if self.finished.iter().all(Option::is_some) {
+                    self.end();
+                }
             }
             // The status line is long gone: the error is the last event.
             Update::Failed(error) => {
-                self.stage = Stage::Ended;
-                error.body().to_string()
+                self.ready.push_back(error.body().to_string());
+                self.has_ended = true;
             }
+            _ => {}
         }
     }
 
+    fn end(&mut self) {
+        if self.include_usage {
+            let finished: Vec<&Finished> = self.finished.iter().flatten().collect();
+            let usage = self.reply.usage(&finished, self.running.per_prompt());
+            self.ready.push_back(usage.to_string());
+        }
+        self.ready.push_back("[DONE]".into());
+        self.has_ended = true;
+    }
+
     /// With a usage chunk to come, the API has `"usage": null` in all others.
-    fn data(&self, mut chunk: Value) -> String {
+    fn say(&mut self, mut chunk: Value) {
         if self.include_usage {
             chunk["usage"] = Value::Null;
         }
-        chunk.to_string()
+        self.ready.push_back(chunk.to_string());
     }
 }

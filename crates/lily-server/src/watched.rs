@@ -1,4 +1,4 @@
-//! A stream that notes when its client sends and when it takes nothing.
+//! A stream that notes when its client sends, when it closes its side, and when it takes nothing.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::Activity;
+use crate::connection::{Activity, End};
 
 /// Passes everything on.
 pub(crate) struct Watched<S> {
@@ -30,6 +30,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
             self.activity.heard();
+        } else if matches!(read, Poll::Ready(Ok(()))) && buffer.remaining() > 0 {
+            // A client may close its side behind its request and wait for the answer. The end is
+            // told once there is nothing left to answer; a reset comes through before.
+            match self.activity.ended() {
+                End::Closed => {}
+                End::Waits => return Poll::Pending,
+                End::Unknown(pause) => {
+                    let waker = cx.waker().clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(pause).await;
+                        waker.wake();
+                    });
+                    return Poll::Pending;
+                }
+            }
         }
         read
     }

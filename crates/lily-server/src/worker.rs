@@ -1,111 +1,242 @@
-//! The thread that owns the engine and runs one job after another.
+//! The thread that owns the engine and runs several jobs side by side.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use lily_chat::{ChatError, Event, FinishReason, Outcome, complete};
-use lily_model::engine::Engine;
-use lily_text::{Thinking, Tokenizer};
+use lily_model::engine::SequenceId;
+use lily_text::Tokenizer;
 
+use crate::Generator;
 use crate::error::ApiError;
-use crate::queue::{Finished, Job, Queue, Update};
+use crate::queue::{Job, Queue};
+use crate::stream::{Stream, Turned, refuse};
+use crate::turns::{Pace, Turns};
+use crate::update::Update;
+
+/// Tokens of a turn for every step that the engine runs ahead: each turn begins without any.
+const TURN_PER_STEP_AHEAD: usize = 4;
 
 /// What the thread shares with the connections.
 pub(crate) struct Worker {
     pub queue: Queue,
-    /// Set when the running job must end, whoever still listens.
+    /// Set when the running jobs must end, whoever still listens.
     abort: AtomicBool,
-    busy: AtomicBool,
+    running: AtomicUsize,
+    /// Why nothing can be run.
+    fault: Mutex<Option<String>>,
 }
 
 impl Worker {
-    /// Starts the thread; it ends when the queue is closed.
+    /// Starts the thread; it ends when the queue is closed and nothing runs any more. A chunk beside
+    /// running streams takes about `pause` at most.
     pub fn start(
-        engine: Engine,
+        generator: Generator,
         tokenizer: Tokenizer,
         queue_limit: usize,
+        pause: Duration,
     ) -> io::Result<Arc<Self>> {
-        let worker = Arc::new(Self {
-            queue: Queue::new(queue_limit),
-            abort: AtomicBool::new(false),
-            busy: AtomicBool::new(false),
-        });
+        let worker = Arc::new(Self::new(queue_limit, generator.sessions()));
         let shared = Arc::clone(&worker);
         thread::Builder::new()
             .name("lily-engine".into())
-            .spawn(move || shared.work(engine, &tokenizer))?;
+            .spawn(move || Floor::new(&shared, generator, &tokenizer, pause).work())?;
         Ok(worker)
     }
 
-    /// Ends the running job within one chunk or token.
+    fn new(queue_limit: usize, sessions: usize) -> Self {
+        Self {
+            queue: Queue::new(queue_limit, sessions),
+            abort: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
+            fault: Mutex::default(),
+        }
+    }
+
+    /// Ends the running jobs within one chunk or token each.
     pub fn abort(&self) {
         self.abort.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a job is running.
-    pub fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
+    /// Jobs that are running.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
     }
 
-    fn work(&self, mut engine: Engine, tokenizer: &Tokenizer) {
-        while let Some(job) = self.queue.pop() {
-            self.busy.store(true, Ordering::Relaxed);
-            let update = self.run(&mut engine, tokenizer, &job);
-            // A client that has left needs no answer.
-            let _ = job.updates.send(update);
-            self.busy.store(false, Ordering::Relaxed);
-        }
+    /// Why nothing can be run: the device failed, and a trial after that as well. The next request
+    /// tries again.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn run(&self, engine: &mut Engine, tokenizer: &Tokenizer, job: &Job) -> Update {
-        let sequence = match engine.open() {
-            Ok(sequence) => sequence,
-            Err(error) => return Update::Failed(ApiError::chat(&ChatError::Engine(error))),
-        };
-        let mut on_event = |event: Event<'_>| {
-            if let Event::Text { reasoning, content } = event {
-                let (reasoning, content) = (reasoning.to_string(), content.to_string());
-                // Whether anybody listens is asked below, for every kind of event.
-                let _ = job.updates.send(Update::Text { reasoning, content });
-            }
-            if job.updates.is_closed() || self.abort.load(Ordering::Relaxed) {
-                return ControlFlow::Break(());
-            }
-            ControlFlow::Continue(())
-        };
-        // A fault in one request must not take the others down. The sequence is closed behind it,
-        // and a new one reads no state of an old one.
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            complete(engine, sequence, tokenizer, &job.request, &mut on_event)
-        }));
-        engine.close(sequence);
-        match result {
-            Err(_) => Update::Failed(ApiError::internal("the engine failed on this request")),
-            Ok(Err(error)) => Update::Failed(ApiError::chat(&error)),
-            // The client is gone, or the server is going.
-            Ok(Ok(outcome)) if outcome.finish == FinishReason::Cancelled => {
-                Update::Failed(ApiError::shutting_down())
-            }
-            Ok(Ok(outcome)) => Update::Finished(Finished {
-                reason: outcome.finish,
-                prompt_tokens: job.request.prompt.len(),
-                completion_tokens: outcome.tokens.len(),
-                reasoning_tokens: reasoning_tokens(tokenizer, job.request.thinking, &outcome),
-            }),
-        }
+    fn set_fault(&self, fault: Option<String>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 }
 
-/// Tokens of the thought, its closing tag included.
-fn reasoning_tokens(tokenizer: &Tokenizer, thinking: Thinking, outcome: &Outcome) -> usize {
-    if thinking != Thinking::Open {
-        return 0;
+/// What the thread has for itself.
+struct Floor<'a> {
+    worker: &'a Worker,
+    generator: Generator,
+    tokenizer: &'a Tokenizer,
+    /// In the order of arrival.
+    streams: Vec<Stream>,
+    started: u64,
+    turns: Turns,
+    pace: Pace,
+    /// Tokens that a stream generates in one turn.
+    turn: usize,
+}
+
+impl<'a> Floor<'a> {
+    fn new(
+        worker: &'a Worker,
+        generator: Generator,
+        tokenizer: &'a Tokenizer,
+        pause: Duration,
+    ) -> Self {
+        let steps_ahead = match &generator {
+            Generator::Engine(engine) => engine.options().steps_ahead,
+            Generator::Script { .. } => 0,
+        };
+        Self {
+            worker,
+            generator,
+            tokenizer,
+            streams: Vec::new(),
+            started: 0,
+            turns: Turns::default(),
+            pace: Pace::new(pause),
+            turn: (steps_ahead * TURN_PER_STEP_AHEAD).max(1),
+        }
     }
-    let close = tokenizer.id_of("</think>");
-    let end = outcome.tokens.iter().position(|&id| Some(id) == close);
-    end.map_or(outcome.tokens.len(), |index| index + 1)
+
+    fn work(mut self) {
+        while self.admit() {
+            self.round();
+        }
+    }
+
+    /// Begins waiting jobs while sequences are free. Waits for one if nothing runs; `false` once the
+    /// queue is closed and nothing runs.
+    fn admit(&mut self) -> bool {
+        while self.streams.len() < self.generator.sessions() {
+            let job = if self.streams.is_empty() {
+                self.worker.queue.pop()
+            } else {
+                self.worker.queue.try_pop()
+            };
+            match job {
+                Some(job) => self.begin(job),
+                None => return !self.streams.is_empty(),
+            }
+        }
+        true
+    }
+
+    fn begin(&mut self, job: Job) {
+        if self.worker.fault().is_some() {
+            self.try_engine();
+        }
+        if let Some(fault) = self.worker.fault() {
+            return job.updates.send(Update::Failed(ApiError::engine_failed(&fault)));
+        }
+        self.started += 1;
+        match Stream::start(self.started, &mut self.generator, self.tokenizer, job) {
+            Ok(stream) => {
+                self.streams.push(stream);
+                self.count();
+            }
+            Err((job, turned)) => {
+                let is_dangerous = turned.endangers_engine();
+                self.free_lost();
+                refuse(&job, turned);
+                if is_dangerous {
+                    self.try_engine();
+                }
+            }
+        }
+    }
+
+    /// A turn for every stream, and a chunk of one prompt.
+    fn round(&mut self) {
+        let (left, staying) =
+            std::mem::take(&mut self.streams).into_iter().partition(Stream::is_left);
+        self.streams = staying;
+        for stream in left {
+            Stream::close(stream, &mut self.generator);
+        }
+        self.count();
+        let round = self.turns.round(self.streams.iter().map(|stream| (stream.id, stream.stage())));
+        for &id in &round.decode {
+            for _ in 0..self.turn {
+                if !self.advance(id) {
+                    break;
+                }
+            }
+        }
+        let Some(id) = round.prefill else { return };
+        let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
+        // Nobody waits for the end of the chunk if nobody generates.
+        stream.set_chunk(if round.decode.is_empty() { usize::MAX } else { self.pace.chunk() });
+        let (before, start) = (stream.prefilled(), Instant::now());
+        self.advance(id);
+        if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
+            self.pace.note(stream.prefilled() - before, start.elapsed());
+        }
+    }
+
+    /// Moves one stream on; `false` if it has ended.
+    fn advance(&mut self, id: u64) -> bool {
+        let Some(at) = self.streams.iter().position(|stream| stream.id == id) else { return false };
+        let turned = self.streams[at].advance(&mut self.generator, &self.worker.abort);
+        if matches!(turned, Turned::GoesOn) {
+            return true;
+        }
+        let stream = self.streams.remove(at);
+        let is_dangerous = turned.endangers_engine();
+        if let (Some(sequence), Generator::Engine(engine)) =
+            (stream.sequence(), &mut self.generator)
+        {
+            // Also after a fault that nobody foresaw.
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.close(sequence)));
+        }
+        self.count();
+        let time = stream.end(self.tokenizer, &self.worker.abort, turned);
+        self.worker.queue.note_served(time);
+        if is_dangerous {
+            self.try_engine();
+        }
+        false
+    }
+
+    /// Finds out whether the engine can still be used after a failure.
+    fn try_engine(&mut self) {
+        let Generator::Engine(engine) = &mut self.generator else { return };
+        let fault = match catch_unwind(AssertUnwindSafe(|| engine.probe())) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("a fault in the program".into()),
+        };
+        self.free_lost();
+        self.worker.set_fault(fault);
+    }
+
+    /// Closes sequences that a fault has left open without an owner.
+    fn free_lost(&mut self) {
+        let Generator::Engine(engine) = &mut self.generator else { return };
+        let owned: Vec<SequenceId> = self.streams.iter().filter_map(Stream::sequence).collect();
+        let lost: Vec<SequenceId> =
+            engine.sequences().filter(|sequence| !owned.contains(sequence)).collect();
+        for sequence in lost {
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.close(sequence)));
+        }
+    }
+
+    fn count(&self) {
+        self.worker.running.store(self.streams.len(), Ordering::Relaxed);
+    }
 }

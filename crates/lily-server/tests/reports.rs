@@ -64,6 +64,8 @@ fn r46_r47_every_switch_turns_thinking_off_streamed_and_not() {
         (json!({ "reasoning_effort": "none" }), false),
         (json!({ "enable_thinking": false }), false),
         (json!({ "chat_template_kwargs": { "enable_thinking": false } }), false),
+        (json!({ "reasoning": { "effort": "none" } }), false),
+        (json!({ "thinking": { "type": "disabled" } }), false),
     ] {
         let body = merged(endless(json!({ "max_tokens": 20 })), &switch);
         let whole = server.chat(&body);
@@ -177,7 +179,7 @@ fn r81_odd_bodies_are_a_400_with_all_four_fields_and_never_a_500() {
         json!({ "messages": [{ "role": "", "content": "a" }] }),
         json!({ "messages": [{ "role": "user", "content": {} }] }),
         json!({ "messages": [{ "role": "user", "content": [[]] }] }),
-        json!({ "messages": [{ "role": "system", "content": "a" }] }),
+        json!({ "messages": [{ "role": "system" }] }),
         json!({ "model": 3 }),
         json!({ "model": [] }),
         json!({ "reasoning_effort": true }),

@@ -55,7 +55,7 @@ fn a_full_queue_is_said_and_room_is_made_by_leaving() {
     let second = server.stream_chat(&short());
     server.wait_for(1, 1);
     let third = server.post("/v1/chat/completions", &short());
-    assert_eq!(third.status, 503);
+    assert_eq!(third.status, 429);
     assert_eq!(third.json()["error"]["code"], "queue_full");
     assert_eq!(third.header("retry-after"), Some("1"));
     drop(second);
@@ -72,7 +72,7 @@ fn a_waiting_stream_has_headers_a_role_and_comments() {
     assert!(second.head.to_ascii_lowercase().contains("content-type: text/event-stream"));
     assert_eq!(second.next()["choices"][0]["delta"]["role"], "assistant");
     for _ in 0..3 {
-        assert_eq!(second.line().unwrap(), ": working");
+        assert_eq!(second.line().unwrap(), ": waiting");
     }
     drop(first);
     second.rest();

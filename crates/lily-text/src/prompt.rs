@@ -1,10 +1,10 @@
 //! A conversation as ids.
 
-use std::borrow::Cow;
+mod history;
+
 use std::path::Path;
 
-use serde_json::{Map, Value as Json};
-
+use crate::template::Rendering;
 use crate::{ChatInput, ChatTemplate, Markers, TextError, Tokenizer};
 
 /// Turns conversations into prompts.
@@ -83,27 +83,53 @@ impl PromptEncoder {
     /// [`Markers::Control`] the whole text is encoded as the reference tokenizer does it, and a
     /// client can forge turns.
     ///
-    /// Tool calls may hold their `arguments` as JSON text, as the OpenAI API does: it is parsed.
+    /// Tool calls may hold their `arguments` as JSON text, as the OpenAI API does: the text of an
+    /// object is parsed, and any other text becomes the one parameter `arguments`. System messages at
+    /// the beginning are one, with an empty line between them. Where the template refuses later
+    /// ones, each keeps its place as a system turn; where it refuses a conversation without a
+    /// question, there is an empty one at its beginning.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`]; and arguments that are not a JSON object.
+    /// As [`ChatTemplate::render`].
     pub fn encode(&self, input: &ChatInput, client: Markers) -> Result<Prompt, TextError> {
-        let messages = parse_arguments(input.messages)?;
+        let messages = history::tidy(input.messages);
         let input = ChatInput { messages: &messages, ..*input };
-        let (text, ids) = match client {
-            Markers::Control => {
-                let text = self.template.render(&input)?;
-                let ids = self.tokenizer.encode(&text, Markers::Control)?;
-                (text, ids)
+        let rendering = match self.render(&input, client) {
+            Err(TextError::Raised { message }) => {
+                let dressed = self.render_dressed(&input, client)?;
+                dressed.ok_or(TextError::Raised { message })?
             }
-            Markers::Plain => {
-                let rendering = self.template.render_marked(&input, &self.starts)?;
-                let ids = self.tokenizer.encode_around(&rendering.text, &rendering.client)?;
-                (rendering.text, ids)
-            }
+            other => other?,
+        };
+        let Rendering { text, client: ranges } = rendering;
+        let ids = match client {
+            Markers::Control => self.tokenizer.encode(&text, Markers::Control)?,
+            Markers::Plain => self.tokenizer.encode_around(&text, &ranges)?,
         };
         let thinking = self.turn.thinking(&ids);
         Ok(Prompt { ids, text, thinking })
+    }
+
+    fn render(&self, input: &ChatInput, client: Markers) -> Result<Rendering, TextError> {
+        match client {
+            Markers::Control => {
+                Ok(Rendering { text: self.template.render(input)?, client: Vec::new() })
+            }
+            Markers::Plain => self.template.render_marked(input, &self.starts),
+        }
+    }
+
+    /// A conversation that the template refuses, in the form that it accepts; `None` if there is no
+    /// such form.
+    fn render_dressed(
+        &self,
+        input: &ChatInput,
+        client: Markers,
+    ) -> Result<Option<Rendering>, TextError> {
+        let mark = self.template.unused_character(input)?;
+        let Some(messages) = history::dress(input.messages, mark) else { return Ok(None) };
+        let rendering = self.render(&ChatInput { messages: &messages, ..*input }, client)?;
+        Ok(history::undress(&rendering, mark))
     }
 }
 
@@ -118,50 +144,5 @@ impl Turn {
             }
         }
         Thinking::Absent
-    }
-}
-
-/// Tool calls with their arguments as objects. Borrows unless there is something to parse.
-fn parse_arguments(messages: &[Json]) -> Result<Cow<'_, [Json]>, TextError> {
-    let has_text = |message: &Json| {
-        calls(message).is_some_and(|calls| calls.iter().any(|call| text_arguments(call).is_some()))
-    };
-    if !messages.iter().any(has_text) {
-        return Ok(Cow::Borrowed(messages));
-    }
-    let mut messages = messages.to_vec();
-    for (i, message) in messages.iter_mut().enumerate() {
-        let Some(Json::Array(calls)) = message.get_mut("tool_calls") else { continue };
-        for (j, call) in calls.iter_mut().enumerate() {
-            let Some(text) = text_arguments(call) else { continue };
-            let parsed = object(text).map_err(|found| TextError::Request {
-                field: format!("messages[{i}].tool_calls[{j}].function.arguments"),
-                expected: "the text of a JSON object",
-                found,
-            })?;
-            let holder = if call.get("function").is_some() { &mut call["function"] } else { call };
-            holder["arguments"] = Json::Object(parsed);
-        }
-    }
-    Ok(Cow::Owned(messages))
-}
-
-fn calls(message: &Json) -> Option<&Vec<Json>> {
-    message.get("tool_calls")?.as_array()
-}
-
-fn text_arguments(call: &Json) -> Option<&str> {
-    call.get("function").unwrap_or(call).get("arguments")?.as_str()
-}
-
-/// The arguments of a call without any are often an empty text.
-fn object(text: &str) -> Result<Map<String, Json>, String> {
-    if text.trim().is_empty() {
-        return Ok(Map::new());
-    }
-    match serde_json::from_str(text) {
-        Ok(Json::Object(fields)) => Ok(fields),
-        Ok(_) => Err("it is another JSON value".into()),
-        Err(e) => Err(format!("it does not parse: {e}")),
     }
 }

@@ -95,6 +95,7 @@ const OWN: [&str; 7] = [
 ];
 
 /// A rendering, and which bytes of it a client wrote.
+#[derive(Debug, Default)]
 pub(crate) struct Rendering {
     pub text: String,
     /// Ascending, not overlapping, on character boundaries.
@@ -201,6 +202,13 @@ impl ChatTemplate {
         let dress = Dress::Exchanged(starts.iter().copied().zip(free).collect());
         let undone = dress.undo_exchange(&prepared.run(input, &dress)?);
         Ok(Rendering { text: undone.raw, client: undone.client })
+    }
+
+    /// A character that neither a client nor the template uses, and that no mark is made of.
+    pub(crate) fn unused_character(&self, input: &ChatInput) -> Result<char, TextError> {
+        // The marks are the first that are free.
+        let free = unused_characters(input.values(), &self.source, 3)?;
+        Ok(free.last().copied().unwrap_or_default())
     }
 
     fn prepare<'a>(

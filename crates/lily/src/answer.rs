@@ -35,7 +35,12 @@ impl<'a> Stream<'a> {
         let shown = match event {
             Event::Prefilled(done) => self.screen.prefilled(done, self.prompt_tokens),
             Event::Text { reasoning, content } => self.screen.text(reasoning, content),
-            Event::Generated(_) => Ok(()),
+            // No tools are offered here.
+            Event::Token(_)
+            | Event::Generated(_)
+            | Event::CallStarted { .. }
+            | Event::CallArguments { .. }
+            | Event::CallFinished { .. } => Ok(()),
         };
         match shown {
             Ok(()) => ControlFlow::Continue(()),

@@ -124,12 +124,23 @@ impl Source {
         Ok(GenerationDefaults::read(&self.folder)?)
     }
 
-    /// As [`Held::load`], where nothing is held.
+    /// What a scripted model needs of the checkpoint: ids that a token can have, and the tokens that
+    /// end a text.
     ///
     /// # Errors
-    /// As [`Held::load`].
-    pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-        Held { source: self, signals: None }.load(args, context, all_logits)
+    /// A file of the model is missing or malformed.
+    pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
+        let config = self.config()?;
+        let vocab = model_shape(&config).vocab_used;
+        Ok((vocab, stop_tokens(&self.folder, &config)?))
+    }
+
+    /// As [`Held::load_with`], where nothing is held.
+    ///
+    /// # Errors
+    /// As [`Held::load_with`].
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
+        Held { source: self, signals: None }.load_with(args, options)
     }
 }
 
@@ -139,15 +150,20 @@ impl Held {
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
     pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
+    }
+
+    /// As [`load`](Self::load), with options of which chunk and steps ahead are set here.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
-            context,
-            chunk: args.chunk,
-            all_logits,
+            chunk: args.chunk.unwrap_or(opened.chunk),
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
-            memory_limit: opened.memory_limit,
-            ..EngineOptions::default()
+            ..options
         };
         self.load_on(opened, options)
     }
@@ -156,7 +172,7 @@ impl Held {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(mut self, opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(mut self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.source.folder)?;
         for warning in checkpoint.warnings() {
@@ -173,14 +189,15 @@ impl Held {
         self.source.defaults()?;
         let stop_ids = stop_tokens(&self.source.folder, config)?;
         let weights = checkpoint.weights()?;
+        opened.device.weight_files(checkpoint.mapped_files());
+        let engine = Engine::new(opened.device, model_shape(config), weights, options)
+            .with_context(|| format!("cannot run {}", self.source.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program
         // is killed; a system that refuses gets a second try when the folder is dropped.
         if let Some(folder) = &self.source.builtin {
             let _ = std::fs::remove_dir_all(folder.path());
         }
         self.signals = None;
-        let engine = Engine::new(opened.device, model_shape(config), weights, options)
-            .with_context(|| format!("cannot run {}", self.source.folder.display()))?;
         Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.source.builtin })
     }
 }

@@ -106,7 +106,7 @@ fn a_second_signal_ends_a_busy_server_at_once() {
     server.signal("-INT");
     let mut note = String::new();
     server.notes.read_line(&mut note).unwrap();
-    assert!(note.contains("finishing the running request, for at most 5 s"), "{note}");
+    assert!(note.contains("finishing the running requests, for at most 5 s"), "{note}");
     let start = Instant::now();
     server.signal("-INT");
     let (_, status) = server.end();
@@ -144,4 +144,70 @@ fn options_without_a_meaning_are_refused() {
         assert!(said.starts_with(&start) && said.contains(words), "{args:?}: {said}");
         assert!(!said.contains("geheim"), "a key is not repeated: {said}");
     }
+    for (file, words) in [("/dev/null", "API key"), ("no/such/file", "cannot read the key")] {
+        let said = refused(&["--port", "0", "--api-key-file", file]);
+        assert!(said.contains(words), "{file}: {said}");
+    }
+}
+
+#[test]
+fn other_machines_are_let_in_with_a_key_or_on_purpose() {
+    let said = refused(&["--port", "0", "--host", "0.0.0.0"]);
+    assert!(said.contains("without a key") && said.contains("--without-key"), "{said}");
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "from-a-file").unwrap();
+    let path = file.path().to_str().unwrap();
+    for (args, key) in [
+        (vec!["--host", "0.0.0.0", "--without-key"], None),
+        (vec!["--host", "0.0.0.0", "--api-key-file", path], Some("from-a-file")),
+        (vec!["--api-key", "from-a-flag"], Some("from-a-flag")),
+    ] {
+        let mut server = serve(&args);
+        let port = server.address.rsplit_once(':').unwrap().1.to_owned();
+        let status = |authorization: &str| {
+            let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+            let head = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+            write!(stream, "{head}{authorization}\r\n").unwrap();
+            let mut reply = String::new();
+            stream.read_to_string(&mut reply).unwrap();
+            reply.split(' ').nth(1).unwrap().to_owned()
+        };
+        assert_eq!(status(""), if key.is_none() { "200" } else { "401" }, "{args:?}");
+        if let Some(key) = key {
+            assert_eq!(status(&format!("Authorization: Bearer {key}\r\n")), "200", "{args:?}");
+        }
+        server.signal("-TERM");
+        let (notes, _) = server.end();
+        assert!(key.is_none_or(|key| !notes.contains(key)), "{notes}");
+    }
+}
+
+#[test]
+fn the_key_may_stand_in_the_environment() {
+    let mut command = command(&["--host", "0.0.0.0", "--port", "0"]);
+    // Refused for its space: so it was read, and it is not shown.
+    let output = command.env("LILY_API_KEY", "se cret").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("API key") && !said.contains("se cret"), "{said}");
+}
+
+#[test]
+fn a_scripted_model_says_its_file_and_loads_no_weights() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, r#"{{"pieces": ["hm\n</think>\n\n", "Hel", "lo"]}}"#).unwrap();
+    let mut server = serve(&["--scripted", file.path().to_str().unwrap()]);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    let body = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.contains(r#""content":"Hello""#), "{reply}");
+    assert!(reply.contains(r#""reasoning_content":"hm""#), "{reply}");
+    server.signal("-TERM");
+    assert_eq!(server.end().1, Some(0));
+
+    writeln!(file, "{{}}").unwrap();
+    let said = refused(&["--port", "0", "--scripted", file.path().to_str().unwrap()]);
+    assert!(said.contains("line 2 of the script"), "{said}");
 }

@@ -2,6 +2,7 @@
 
 use lily_plan::{DeviceError, PlanError};
 
+use super::ConstraintError;
 use crate::sampling::SamplingError;
 
 /// Why the engine cannot do what was asked.
@@ -22,6 +23,17 @@ pub enum EngineError {
         limit: u64,
         /// Largest context that fits; 0 if none does.
         largest: usize,
+    },
+    /// The weights alone are more than the device can take.
+    #[error(
+        "the weights need {needed} bytes, but {limit} are available for a model; free memory, or use \
+         a smaller model"
+    )]
+    WeightMemory {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes available.
+        limit: u64,
     },
     /// An option outside of its range.
     #[error("{name} is {found}, need {need}")]
@@ -57,6 +69,12 @@ pub enum EngineError {
     /// The sequence is closed, or an earlier failure left it without a defined state.
     #[error("sequence {0} is not open or has failed; open a new one")]
     BadSequence(usize),
+    /// A run's sequence was closed, restored or fed by others since the run's last step.
+    #[error("sequence {0} was changed while a run was using it; start a new run")]
+    StaleRun(usize),
+    /// What the text must look like cannot be kept up.
+    #[error("the required format ends the text here: {0}; relax it, or ask again")]
+    Constraint(#[from] ConstraintError),
     /// Nothing computed logits for the sequence, or another one has used their memory since.
     #[error(
         "sequence {0} has no logits; end a chunk with them, and read them before another sequence runs"

@@ -1,26 +1,36 @@
 //! The engine: a model on a device, its sequences, and their states.
 
+mod constraint;
 mod error;
+mod flight;
 mod generate;
+mod logprobs;
 mod memory;
 mod plans;
 mod profile;
+mod run;
 mod sequence;
 mod snapshot;
 
 use std::ops::{ControlFlow, RangeInclusive};
 
 use lily_kernels::{ModelShape, SessionShape};
-use lily_plan::{Device, Fusions, Launch, PlanId, Weight, Weights, control, read_f32};
+use lily_plan::{
+    Device, Fusions, Launch, MemoryBudget, PlanId, Weight, Weights, control, read_f32,
+};
 
+pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
 pub use error::EngineError;
-pub use generate::{Finish, Generation, Progress};
+pub use generate::{Chosen, Finish, Generation, Progress};
+pub use logprobs::TokenLogprobs;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
 pub use profile::{KernelCost, Measured};
+pub use run::Run;
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
+use flight::Flight;
 use plans::PlanCache;
 use sequence::Sequence;
 
@@ -31,6 +41,8 @@ pub struct EngineOptions {
     pub context: usize,
     /// Sequences.
     pub batch: usize,
+    /// Takes fewer sequences if memory has no room for all of them, at least one.
+    pub shrink_batch: bool,
     /// Largest prefill chunk, in tokens.
     pub chunk: usize,
     /// Steps that can be taken back.
@@ -39,8 +51,8 @@ pub struct EngineOptions {
     pub steps_ahead: usize,
     /// Keeps the logits of every prefill row, for teacher-forced evaluation.
     pub all_logits: bool,
-    /// Bytes that everything but the weights may take.
-    pub memory_limit: Option<u64>,
+    /// What there is for the model, instead of what the device says.
+    pub memory: Option<MemoryBudget>,
     /// Launches to merge; `None` takes what the device wants.
     pub fusions: Option<Fusions>,
 }
@@ -50,11 +62,12 @@ impl Default for EngineOptions {
         Self {
             context: 4096,
             batch: 1,
+            shrink_batch: false,
             chunk: 512,
             run_ahead: 1,
             steps_ahead: 0,
             all_logits: false,
-            memory_limit: None,
+            memory: None,
             fusions: None,
         }
     }
@@ -76,6 +89,12 @@ pub struct Engine {
     buffers: SessionBuffers,
     plans: PlanCache,
     sequences: Vec<Sequence>,
+    /// One for each sequence.
+    flights: Vec<Flight>,
+    /// The sequence that a decode step moves on: all others are asleep.
+    awake: Option<SequenceId>,
+    /// Sequences opened so far.
+    opened: u64,
 }
 
 impl Engine {
@@ -87,8 +106,19 @@ impl Engine {
         weights: Weights,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let session = session_shape(&shape, &options, device.as_ref())?;
-        check_memory(&shape, &session, options.memory_limit)?;
+        let mut options = options;
+        let mut session = session_shape(&shape, &options, device.as_ref())?;
+        let budget = match options.memory {
+            None => device.memory_budget(&weights)?,
+            given => given,
+        };
+        while let Err(error) = check_memory(&shape, &session, budget) {
+            if !options.shrink_batch || options.batch == 1 {
+                return Err(error);
+            }
+            options.batch -= 1;
+            session = session_shape(&shape, &options, device.as_ref())?;
+        }
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
         let mut engine = Self {
@@ -99,12 +129,20 @@ impl Engine {
             buffers,
             plans: PlanCache::default(),
             sequences: (0..options.batch).map(|_| Sequence::closed()).collect(),
+            flights: (0..options.batch).map(|_| Flight::default()).collect(),
+            awake: None,
+            opened: 0,
         };
         for sequence in 0..options.batch {
             engine.write_control(SequenceId(sequence))?;
         }
         engine.probe()?;
         Ok(engine)
+    }
+
+    /// How it was set up.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
     }
 
     /// Dimensions of the model.
@@ -122,12 +160,22 @@ impl Engine {
         self.device.name()
     }
 
-    /// The first forward pass: a few tokens, then one step. Refuses what is not finite.
-    fn probe(&mut self) -> Result<(), EngineError> {
+    /// A forward pass of a few tokens, then one step, in a free sequence, as when the engine was set
+    /// up: whether the model can still be run after a failure.
+    ///
+    /// # Errors
+    /// The device fails, a number is not finite, or no sequence is free.
+    pub fn probe(&mut self) -> Result<(), EngineError> {
+        let sequence = self.open()?;
+        let result = self.probe_in(sequence);
+        self.close(sequence);
+        result
+    }
+
+    fn probe_in(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
         let tokens = PROBE_TOKENS.min(self.session.capacity as u32 - 1);
         let ids: Vec<u32> = (0..=tokens).map(|i| i % self.shape.vocab_used as u32).collect();
         let (last, first) = ids.split_last().ok_or(EngineError::EmptyPrompt)?;
-        let sequence = self.open()?;
         self.prefill(sequence, first, PrefillEnd::Logits)?;
         self.probe_logits(sequence)?;
         self.step(sequence, *last)?;
@@ -137,7 +185,6 @@ impl Engine {
                 what: format!("a state in {buffer} that is not finite"),
             });
         }
-        self.close(sequence);
         Ok(())
     }
 
@@ -170,21 +217,32 @@ impl Engine {
         after_chunk: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
+        self.settle(sequence)?;
         let chunk = self.session.tokens;
         let mut fed = 0;
         for part in ids.chunks(chunk) {
             let last = fed + part.len() == ids.len();
             let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
-            let plan = self.prefill_plan(sequence, part.len(), end)?;
-            self.start_chunk(sequence, part)?;
-            self.submit(sequence, plan)?;
-            self.finish_chunk(sequence, part, end)?;
+            self.feed(sequence, part, end)?;
             fed += part.len();
             if after_chunk(fed).is_break() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Feeds one chunk. Only its own sequence moves, whoever else is awake.
+    fn feed(
+        &mut self,
+        sequence: SequenceId,
+        ids: &[u32],
+        end: PrefillEnd,
+    ) -> Result<(), EngineError> {
+        let plan = self.prefill_plan(sequence, ids.len(), end)?;
+        self.start_chunk(sequence, ids)?;
+        self.submit(sequence, plan, &mut || ())?;
+        self.finish_chunk(sequence, ids, end)
     }
 
     /// Teacher-forced evaluation: `rows(first index, logits)` gets the logits of consecutive inputs,
@@ -214,6 +272,7 @@ impl Engine {
         after: &mut dyn FnMut(&Launch, &mut dyn Device),
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
+        self.settle(sequence)?;
         let plan = self.prefill_plan(sequence, ids.len(), PrefillEnd::Logits)?;
         let recorded = self.plans.recorded(plan);
         self.start_chunk(sequence, ids)?;
@@ -236,13 +295,28 @@ impl Engine {
     /// Feeds one token, chosen by the caller, through the decode plan; its logits are read with
     /// [`logits`](Self::logits).
     pub fn step(&mut self, sequence: SequenceId, token: u32) -> Result<(), EngineError> {
+        self.settle(sequence)?;
+        self.step_beside(sequence, token, &mut || ())
+    }
+
+    /// As [`step`](Self::step) of a sequence at rest; `meanwhile` runs while the device is busy, if
+    /// it lets the host go on.
+    fn step_beside(
+        &mut self,
+        sequence: SequenceId,
+        token: u32,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), EngineError> {
         self.check_input(sequence, &[token])?;
-        let plan = self.decode_plan(self.sequence(sequence)?.position(), Choice::Host)?;
+        let position = self.sequence(sequence)?.position();
+        let plan = self.decode_plan(sequence, position, Choice::Host)?;
+        // A step moves every sequence that is awake.
+        self.park();
         let state = &mut self.sequences[sequence.0];
         state.control[control::TOKEN] = token as i32;
         state.control[control::HALT] = 0;
         self.write_control(sequence)?;
-        self.submit(sequence, plan)?;
+        self.submit(sequence, plan, meanwhile)?;
         let ahead = self.session.run_ahead;
         self.sequences[sequence.0].advance(&[token], ahead);
         self.own_logits(sequence, sequence.0..sequence.0 + 1);
@@ -283,17 +357,19 @@ impl Engine {
         ids: &[u32],
         end: PrefillEnd,
     ) -> Result<(), EngineError> {
-        if end == PrefillEnd::Sample {
+        if end.chooses() {
             self.read_control(sequence)?;
         }
         self.sequences[sequence.0].feed_chunk(ids);
         match end {
             PrefillEnd::More => {}
-            PrefillEnd::Sample | PrefillEnd::Logits => self.own_logits(sequence, 0..1),
+            PrefillEnd::Sample | PrefillEnd::Draw | PrefillEnd::Logits => {
+                self.own_logits(sequence, 0..1);
+            }
             PrefillEnd::AllLogits => self.own_logits(sequence, 0..ids.len()),
         }
         let state = &mut self.sequences[sequence.0];
-        if end == PrefillEnd::Sample {
+        if end.chooses() {
             if state.control[control::HALT] == control::NON_FINITE {
                 let position = state.position();
                 self.give_up(sequence);
@@ -307,8 +383,16 @@ impl Engine {
     }
 
     /// Runs a plan; a failure leaves the sequence without a defined state.
-    fn submit(&mut self, sequence: SequenceId, plan: PlanId) -> Result<(), EngineError> {
-        let result = self.device.submit(plan).and_then(|()| self.device.wait());
+    fn submit(
+        &mut self,
+        sequence: SequenceId,
+        plan: PlanId,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(), EngineError> {
+        let result = self.device.submit(plan).and_then(|()| {
+            meanwhile();
+            self.device.wait()
+        });
         if result.is_err() {
             self.give_up(sequence);
         }
@@ -353,18 +437,21 @@ fn eval_rows(shape: &ModelShape, tokens: usize) -> usize {
 fn check_memory(
     shape: &ModelShape,
     session: &SessionShape,
-    limit: Option<u64>,
+    budget: Option<MemoryBudget>,
 ) -> Result<(), EngineError> {
+    let Some(MemoryBudget { limit, weights }) = budget else { return Ok(()) };
+    let available =
+        limit.checked_sub(weights).ok_or(EngineError::WeightMemory { needed: weights, limit })?;
     let needed = MemoryPlan::new(shape, session).total();
-    match limit {
-        Some(limit) if needed > limit => Err(EngineError::Memory {
-            context: session.capacity,
-            needed,
-            limit,
-            largest: largest_context(shape, session, limit),
-        }),
-        _ => Ok(()),
+    if needed <= available {
+        return Ok(());
     }
+    Err(EngineError::Memory {
+        context: session.capacity,
+        needed,
+        limit: available,
+        largest: largest_context(shape, session, available),
+    })
 }
 
 fn matrix_bytes(weights: &Weights) -> MatrixBytes {

@@ -10,7 +10,7 @@ use crate::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PlanKey {
-    Decode { bucket: LengthBucket, choice: Choice },
+    Decode { bucket: LengthBucket, choice: Choice, batch: usize },
     Prefill { tokens: usize, sequence: usize, end: PrefillEnd },
 }
 
@@ -28,14 +28,18 @@ impl PlanCache {
 }
 
 impl Engine {
-    /// The decode plan for a step that starts with `position` tokens in the states.
+    /// The decode plan for a step of `sequence` that starts with `position` tokens in the states. It
+    /// has no more rows than it takes to reach the sequence: a row that is asleep costs a little on
+    /// some devices, and the first sequence shall be as fast as if it were the only one.
     pub(crate) fn decode_plan(
         &mut self,
+        sequence: SequenceId,
         position: usize,
         choice: Choice,
     ) -> Result<PlanId, EngineError> {
         let bucket = LengthBucket::new(position + 1, self.fusions());
-        self.plan(PlanKey::Decode { bucket, choice })
+        let batch = (sequence.0 + 1).next_power_of_two().min(self.session.batch);
+        self.plan(PlanKey::Decode { bucket, choice, batch })
     }
 
     /// The prefill plan for `count` tokens: of the smallest bucket that holds them.
@@ -63,7 +67,9 @@ impl Engine {
         }
         let builder = PlanBuilder::new(&self.shape, &self.session, &self.buffers, self.fusions());
         let plan = Arc::new(match key {
-            PlanKey::Decode { bucket, choice } => builder.decode(bucket, choice)?,
+            PlanKey::Decode { bucket, choice, batch } => {
+                builder.decode_rows(bucket, choice, batch)?
+            }
             PlanKey::Prefill { tokens, sequence, end } => builder.prefill(tokens, sequence, end)?,
         });
         let id = self.device.compile(&plan)?;

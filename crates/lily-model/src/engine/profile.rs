@@ -30,6 +30,18 @@ pub struct KernelCost {
 }
 
 impl Engine {
+    /// The decode step of all sequences behind `position` tokens, with its cost.
+    ///
+    /// # Errors
+    /// There is no plan for it.
+    pub fn decode_table(&mut self, position: usize) -> Result<PlanTable, EngineError> {
+        let plan = self.decode_plan(position, Choice::Device)?;
+        let mut rows = vec![0; self.session.batch * control::WORDS];
+        rows.chunks_mut(control::WORDS).for_each(|row| row[control::POSITION] = position as i32);
+        let recorded = self.plans.recorded(plan);
+        Ok(PlanTable::new(&recorded, &Live::new(recorded.step(), &rows, &[], None)))
+    }
+
     /// Measures a step that starts with `position` tokens in the states, `runs` times. The sequence ends:
     /// its states hold anything afterwards. Empty where the device does not measure.
     ///
@@ -54,10 +66,11 @@ impl Engine {
                 context: self.session.capacity,
             });
         }
-        self.sequence(sequence)?;
+        self.settle(sequence)?;
+        self.park();
         let ids: Vec<u32> = (0..tokens as u32).map(|i| i % self.shape.vocab_used as u32).collect();
         let plan = match step {
-            Measured::Decode => self.decode_plan(position, Choice::Device)?,
+            Measured::Decode => self.decode_plan(sequence, position, Choice::Device)?,
             Measured::Prefill(_) => self.prefill_plan(sequence, tokens, PrefillEnd::More)?,
         };
         self.sequences[sequence.0].control[control::POSITION] = position as i32;

@@ -17,6 +17,9 @@ impl SequenceId {
     }
 }
 
+/// A row of the control block.
+pub(crate) type ControlRow = [i32; control::WORDS];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Closed,
@@ -29,13 +32,15 @@ pub(crate) enum Status {
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
     pub(crate) status: Status,
+    /// Tells one use of the sequence from another.
+    pub(crate) opened: u64,
     /// Tokens in the states.
     pub(crate) tokens: Vec<u32>,
     /// Chosen, not fed yet.
     pub(crate) pending: Option<u32>,
     /// Oldest position whose recurrent state is still in the ring.
     pub(crate) oldest: usize,
-    pub(crate) control: [i32; control::WORDS],
+    pub(crate) control: ControlRow,
     /// Row of the logits buffer that holds this sequence's last logits, until another writes there.
     pub(crate) logits_row: Option<usize>,
 }
@@ -47,6 +52,7 @@ impl Sequence {
         control[control::LIMIT] = i32::MAX;
         Self {
             status: Status::Closed,
+            opened: 0,
             tokens: Vec::new(),
             pending: None,
             oldest: 0,
@@ -86,16 +92,30 @@ impl Engine {
     pub fn open(&mut self) -> Result<SequenceId, EngineError> {
         let free = self.sequences.iter().position(|s| s.status == Status::Closed);
         let index = free.ok_or(EngineError::NoSequence(self.sequences.len()))?;
-        self.sequences[index] = Sequence { status: Status::Open, ..Sequence::closed() };
-        self.write_control(SequenceId(index))?;
-        Ok(SequenceId(index))
+        let sequence = SequenceId(index);
+        self.ground(sequence);
+        self.opened += 1;
+        let opened = self.opened;
+        self.sequences[index] = Sequence { status: Status::Open, opened, ..Sequence::closed() };
+        self.write_control(sequence)?;
+        Ok(sequence)
     }
 
     /// Gives a sequence back. Its memory is not cleared: position 0 reads no state.
     pub fn close(&mut self, sequence: SequenceId) {
+        if self.awake == Some(sequence) {
+            self.park();
+        }
+        self.ground(sequence);
         if let Some(state) = self.sequences.get_mut(sequence.0) {
             *state = Sequence::closed();
         }
+    }
+
+    /// Sequences in use, those that have failed included.
+    pub fn sequences(&self) -> impl Iterator<Item = SequenceId> + '_ {
+        let in_use = |&index: &usize| self.sequences[index].status != Status::Closed;
+        (0..self.sequences.len()).filter(in_use).map(SequenceId)
     }
 
     /// Books that a plan has written logits of `sequence` to `rows`, the last ones to the last row.
@@ -111,6 +131,7 @@ impl Engine {
     /// Marks a sequence whose state is undefined, and halts it so that other sequences' steps leave
     /// it alone.
     pub(crate) fn give_up(&mut self, sequence: SequenceId) {
+        self.ground(sequence);
         self.sequences[sequence.0].fail();
         // The cause is already on its way to the caller; a device that fails here fails again there.
         let _ = self.write_control(sequence);
@@ -129,6 +150,7 @@ impl Engine {
     /// Takes back the last tokens, so that `position` of them stay. Possible for decode steps, as
     /// far as the state ring reaches; the KV cache needs nothing.
     pub fn step_back(&mut self, sequence: SequenceId, position: usize) -> Result<(), EngineError> {
+        self.settle(sequence)?;
         let state = self.sequence(sequence)?;
         let (from, oldest) = (state.position(), state.oldest);
         if position > from || position < oldest {
@@ -181,7 +203,7 @@ impl Engine {
         let (offset, bytes) = (4 * sequence.0 * control::WORDS, 4 * control::WORDS);
         let result = self.device.fetch(self.buffers.control, offset, bytes);
         if result.is_err() {
-            self.sequences[sequence.0].fail();
+            self.give_up(sequence);
         }
         Ok(result?)
     }
@@ -194,7 +216,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let result = self.device.fetched(fetch);
         if result.is_err() {
-            self.sequences[sequence.0].fail();
+            self.give_up(sequence);
         }
         let words = result?;
         let row = &mut self.sequences[sequence.0].control;

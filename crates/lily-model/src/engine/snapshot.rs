@@ -41,6 +41,7 @@ struct Piece {
 impl Engine {
     /// Saves the state of a sequence. A state that is not finite is refused, never saved.
     pub fn snapshot(&mut self, sequence: SequenceId) -> Result<Snapshot, EngineError> {
+        self.settle(sequence)?;
         let state = self.sequence(sequence)?.clone();
         let mut pieces = Vec::new();
         for piece in self.pieces(sequence, state.position()) {
@@ -70,7 +71,7 @@ impl Engine {
         sequence: SequenceId,
         snapshot: &Snapshot,
     ) -> Result<(), EngineError> {
-        self.sequence(sequence)?;
+        self.settle(sequence)?;
         if snapshot.shape != self.shape || snapshot.precision != self.session.precision {
             return Err(EngineError::ForeignSnapshot);
         }
@@ -83,7 +84,9 @@ impl Engine {
             let size = self.buffers.table.get(piece.buffer).element.bytes().unwrap_or(0);
             self.device.write(piece.buffer, piece.elements.start * size, bytes)?;
         }
-        self.sequences[sequence.0] = snapshot.sequence.clone();
+        // A run that began before finds another sequence in its place.
+        self.opened += 1;
+        self.sequences[sequence.0] = Sequence { opened: self.opened, ..snapshot.sequence.clone() };
         self.write_control(sequence)
     }
 

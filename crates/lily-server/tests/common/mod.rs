@@ -6,17 +6,17 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lily_chat::builtin_model;
+use lily_chat::{Script, builtin_model};
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, GenerationDefaults, stop_tokens};
 use lily_plan::Device;
-use lily_server::{Model, Server, Settings};
+use lily_server::{Generator, Model, Server, Settings};
 use lily_text::PromptEncoder;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -69,8 +69,9 @@ pub fn model(device: Box<dyn Device>, context: usize) -> Model {
     let options = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
+    let engine = Engine::new(device, shape, weights, options).unwrap();
     Model {
-        engine: Engine::new(device, shape, weights, options).unwrap(),
+        generator: Generator::Engine(Box::new(engine)),
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
         stop_ids: stop_tokens(folder(), checkpoint.config()).unwrap(),
@@ -89,6 +90,27 @@ pub fn serve_context(context: usize, settings: Settings) -> Served {
 pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings) -> Served {
     let server = Server::new("tiny", settings).unwrap();
     server.handle().ready(model(device, context)).unwrap();
+    run(server)
+}
+
+/// Serves texts as a model would say them, one list of pieces for each request.
+pub fn serve_script(replies: &[&[&str]], settings: Settings) -> Served {
+    serve_script_context(replies, CONTEXT, settings)
+}
+
+pub fn serve_script_context(replies: &[&[&str]], context: usize, settings: Settings) -> Served {
+    let line = |pieces: &&[&str]| json!({ "pieces": pieces }).to_string();
+    let lines: Vec<String> = replies.iter().map(line).collect();
+    let script = Arc::new(Script::parse(&lines.join("\n")).unwrap());
+    let checkpoint = Checkpoint::open(folder()).unwrap();
+    let server = Server::new("tiny", settings).unwrap();
+    let model = Model {
+        generator: Generator::Script { script, context, vocab: 512 },
+        encoder: PromptEncoder::open(folder()).unwrap(),
+        defaults: GenerationDefaults::read(folder()).unwrap(),
+        stop_ids: stop_tokens(folder(), checkpoint.config()).unwrap(),
+    };
+    server.handle().ready(model).unwrap();
     run(server)
 }
 

@@ -38,6 +38,9 @@ pub struct BenchArgs {
     /// Also write the figures to this file as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also draw prefill and decode speed over the length into this file, as SVG.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
 }
 
 /// A number from 1 to `most`; lengths and tokens together stay below the longest context.

@@ -42,7 +42,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
         stop: args.answer.stop.clone(),
+        tools: Vec::new(),
         sampling,
+        logprobs: None,
+        constraint: None,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);
     let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);

@@ -26,6 +26,7 @@ pub fn run(args: &RunArgs, held: Held) -> Result<ExitCode> {
         limit: max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },
         sampling,
+        ..Generation::default()
     };
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let sequence = loaded.engine.open()?;

@@ -1,10 +1,18 @@
 //! `lily serve`: the HTTP server.
 
+use std::env::VarError;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use lily_chat::Script;
 use lily_model::GenerationDefaults;
-use lily_server::{Handle, Model, Server, Settings};
+use lily_model::engine::EngineOptions;
+use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
 use lily_stdio::HeldSignals;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
@@ -18,13 +26,35 @@ use crate::output::note;
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
+/// Requests that run at once unless the command line says otherwise.
+const SESSIONS: usize = 4;
+
+/// Connections besides those of requests that wait.
+const SPARE_CONNECTIONS: usize = 64;
+
 /// Runs the command until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     // Before anything is looked for: a slip of the pen is said at once.
-    let settings = args.settings()?;
+    args.check()?;
     // In this order: the source, and with it a folder, is dropped before the signals arrive.
     let Held { signals, source } = Source::find(&args.model)?;
     let id = args.model_name.clone().unwrap_or_else(|| source.name.clone());
+    let mut hosts = args.allow_host.clone();
+    hosts.push(args.host.clone());
+    let usual = Settings::default();
+    let api_key = api_key(args)?;
+    let has_key = api_key.is_some();
+    let settings = Settings {
+        api_key,
+        hosts,
+        origins: args.allow_origin.clone(),
+        lenient: args.lenient,
+        request_timeout: args.request_timeout,
+        queue: args.queue,
+        // Whoever waits has a connection; some are left for other questions.
+        connections: usual.connections.max(args.queue.saturating_add(SPARE_CONNECTIONS)),
+        ..usual
+    };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
     let encoder = PromptEncoder::open(&source.folder)
@@ -35,7 +65,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let text = Text { id, encoder, defaults };
+    let script = args.scripted.as_deref().map(read_script).transpose()?;
+    let text = Text { id, encoder, defaults, script, has_key };
     let ended = runtime.block_on(serve(server, signals, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
@@ -48,6 +79,51 @@ struct Text {
     id: String,
     encoder: PromptEncoder,
     defaults: GenerationDefaults,
+    /// What is said instead of running the model.
+    script: Option<Script>,
+    /// Whether clients need a key.
+    has_key: bool,
+}
+
+/// The variable with the key.
+const KEY_VARIABLE: &str = "LILY_API_KEY";
+/// Most bytes of a file with a key.
+const KEY_BYTES: u64 = 64 << 10;
+
+/// The key from the command line, a file or the environment, in this order.
+fn api_key(args: &ServeArgs) -> Result<Option<Secret>> {
+    if let Some(key) = &args.api_key {
+        return Ok(Some(Secret::new(key.as_str())));
+    }
+    if let Some(file) = &args.api_key_file {
+        let mut text = String::new();
+        let read = File::open(file).and_then(|file| file.take(KEY_BYTES).read_to_string(&mut text));
+        read.with_context(|| format!("cannot read the key in {}", file.display()))?;
+        return Ok(Some(Secret::new(text.lines().next().unwrap_or_default().trim())));
+    }
+    if args.without_key {
+        return Ok(None);
+    }
+    match std::env::var(KEY_VARIABLE) {
+        Ok(key) => Ok(Some(Secret::new(key))),
+        Err(VarError::NotPresent) => Ok(None),
+        // The value must not be shown.
+        Err(VarError::NotUnicode(_)) => bail!("{KEY_VARIABLE} is not a text; give visible ASCII"),
+    }
+}
+
+/// Most bytes of a script.
+const SCRIPT_BYTES: u64 = 64 << 20;
+
+fn read_script(file: &Path) -> Result<Script> {
+    let bytes = std::fs::metadata(file).map(|data| data.len());
+    let bytes = bytes.with_context(|| format!("cannot read the script {}", file.display()))?;
+    if bytes > SCRIPT_BYTES {
+        bail!("the script {} has {bytes} bytes, at most {SCRIPT_BYTES} are read", file.display());
+    }
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the script {} as UTF-8", file.display()))?;
+    Script::parse(&text).with_context(|| format!("cannot use the script {}", file.display()))
 }
 
 async fn serve(
@@ -57,14 +133,8 @@ async fn serve(
     text: Text,
     args: &ServeArgs,
 ) -> Result<()> {
-    let (host, port) = (args.host.as_str(), args.port);
-    let listener = TcpListener::bind((host, port)).await.with_context(|| {
-        format!("cannot listen on {host} port {port}; take another --port, or 0 for a free one")
-    })?;
+    let listener = listen(args, text.has_key).await?;
     let address = listener.local_addr()?;
-    if !address.ip().is_loopback() && args.api_key.is_none() {
-        note("lily: warning: other machines can reach this server; --api-key KEY guards it");
-    }
     let handle = server.handle();
     let grace = Settings::default().grace.as_secs();
     let stopped = stop_signal(handle.clone(), grace)?;
@@ -73,6 +143,21 @@ async fn serve(
         signals.admit_stops();
     }
     let mut serving = tokio::spawn(server.serve(listener, stopped));
+    if let Some(script) = text.script {
+        let (vocab, stop_ids) = source.ids()?;
+        // Nothing else of the files is used.
+        drop(source);
+        drop(signals);
+        note(format_args!("lily: {} is scripted, context {}", text.id, args.ctx));
+        handle.ready(Model {
+            generator: Generator::Script { script: Arc::new(script), context: args.ctx, vocab },
+            encoder: text.encoder,
+            defaults: text.defaults,
+            stop_ids,
+        })?;
+        note(format_args!("listening on http://{address}"));
+        return serving.await.context("the server failed");
+    }
     // Connections are answered meanwhile.
     let builtin = source.is_builtin().then(|| source.folder.clone());
     let mut loading = load(source, args)?;
@@ -90,14 +175,15 @@ async fn serve(
     // The others may come now: the folder is gone.
     drop(signals);
     note(format_args!(
-        "lily: {} on {}, context {}, loaded in {:.1} s",
+        "lily: {} on {}, context {}, {} at once, loaded in {:.1} s",
         text.id,
         loaded.engine.device_name(),
         args.ctx,
+        loaded.engine.session().batch,
         loaded.load_time.as_secs_f64()
     ));
     handle.ready(Model {
-        engine: loaded.engine,
+        generator: Generator::Engine(Box::new(loaded.engine)),
         encoder: text.encoder,
         defaults: text.defaults,
         stop_ids: loaded.stop_ids,
@@ -106,13 +192,38 @@ async fn serve(
     serving.await.context("the server failed")
 }
 
+/// Binds to the address. Other machines are let in only with a key, or on purpose.
+async fn listen(args: &ServeArgs, has_key: bool) -> Result<TcpListener> {
+    let (host, port) = (args.host.as_str(), args.port);
+    let failed =
+        || format!("cannot listen on {host} port {port}; take another --port, or 0 for a free one");
+    let addresses: Vec<SocketAddr> =
+        tokio::net::lookup_host((host, port)).await.with_context(failed)?.collect();
+    if !has_key && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        if !args.without_key {
+            bail!(
+                "other machines could reach this server on {host} without a key; give one with \
+                 --api-key-file FILE or {KEY_VARIABLE}, or say --without-key"
+            );
+        }
+        note("lily: warning: other machines can reach this server, and it has no key");
+    }
+    TcpListener::bind(addresses.as_slice()).await.with_context(failed)
+}
+
 /// Loads the weights on a thread of their own.
 fn load(source: Source, args: &ServeArgs) -> Result<oneshot::Receiver<Result<Loaded>>> {
     let (sender, receiver) = oneshot::channel();
-    let (model, context) = (args.model.clone(), args.ctx);
+    let model = args.model.clone();
+    let options = EngineOptions {
+        context: args.ctx,
+        batch: args.sessions.unwrap_or(SESSIONS),
+        shrink_batch: args.sessions.is_none(),
+        ..EngineOptions::default()
+    };
     std::thread::Builder::new().name("lily-load".into()).spawn(move || {
         // Nobody waits any more once the server was told to stop.
-        let _ = sender.send(source.load(&model, context, false));
+        let _ = sender.send(source.load_with(&model, options));
     })?;
     Ok(receiver)
 }
@@ -125,7 +236,7 @@ fn stop_signal(handle: Handle, grace: u64) -> Result<impl Future<Output = ()> + 
         either(&mut interrupt, &mut terminate).await;
         if handle.is_busy() {
             note(format_args!(
-                "lily: finishing the running request, for at most {grace} s; a second signal ends \
+                "lily: finishing the running requests, for at most {grace} s; a second signal ends \
                  at once"
             ));
         } else {

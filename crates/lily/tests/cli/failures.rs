@@ -113,6 +113,10 @@ fn options_that_contradict_or_have_no_effect_are_refused() {
     prefill(&["--fuse", "topk"]).assert_usage("--fuse has no effect with --step prefill");
     plan(&["--tokens", "9"]).assert_usage("--tokens has no effect with --step decode");
     plan(&["--json", "--bandwidth", "9"]).assert_usage("cannot be used with");
+    plan(&["--chip", "m5"]).assert_usage("--chip has no effect without --for metal");
+    let chip = |name: &str| plan(&["--for", "metal", "--chip", name]);
+    chip("m7").assert_usage("there is no chip `m7`; the chips are m1 (7 or 8 cores), m1-pro (14");
+    chip("m5-max-41").assert_usage("m5-max (32 or 40 cores)");
 }
 
 /// A copy of a golden checkpoint.

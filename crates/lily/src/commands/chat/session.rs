@@ -70,7 +70,7 @@ impl Session {
                 "the context is full (/reset starts anew), "
             }
             FinishReason::Length => "cut by --max-tokens, ",
-            FinishReason::Stop => "",
+            FinishReason::Stop | FinishReason::ToolCalls => "",
         };
         format!(
             "{ended}{} tokens, {} tok/s, context {} of {}",

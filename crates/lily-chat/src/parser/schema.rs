@@ -1,0 +1,153 @@
+//! Which JSON types a tool's schema allows for an argument.
+
+use serde_json::{Map, Value};
+
+/// Subschemas that are looked at for one argument: a bound for references in circles.
+const BUDGET: usize = 256;
+
+/// A set of JSON types.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Types(u8);
+
+impl Types {
+    pub const NONE: Types = Types(0);
+    pub const STRING: Types = Types(1);
+    pub const INTEGER: Types = Types(2);
+    pub const NUMBER: Types = Types(4);
+    pub const BOOLEAN: Types = Types(8);
+    pub const NULL: Types = Types(16);
+    pub const OBJECT: Types = Types(32);
+    pub const ARRAY: Types = Types(64);
+
+    /// Types of the argument `key` by the schema of all parameters. A string if it says nothing.
+    pub fn of_argument(parameters: &Value, key: &str) -> Types {
+        let mut reader = Reader { root: parameters, budget: BUDGET };
+        let types = reader.argument(parameters, key).unwrap_or(Types::NONE);
+        if types == Types::NONE { Types::STRING } else { types }
+    }
+
+    pub fn has(self, other: Types) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub fn or(self, other: Types) -> Types {
+        Types(self.0 | other.0)
+    }
+
+    fn named(name: &str) -> Types {
+        match name {
+            "integer" => Types::INTEGER,
+            "number" => Types::NUMBER,
+            "boolean" => Types::BOOLEAN,
+            "null" => Types::NULL,
+            "object" => Types::OBJECT,
+            "array" => Types::ARRAY,
+            // Also what is no type of JSON schema, such as "datetime".
+            _ => Types::STRING,
+        }
+    }
+
+    fn of_value(value: &Value) -> Types {
+        match value {
+            Value::Null => Types::NULL,
+            Value::Bool(_) => Types::BOOLEAN,
+            Value::Number(number) if number.is_f64() => Types::NUMBER,
+            Value::Number(_) => Types::INTEGER,
+            Value::String(_) => Types::STRING,
+            Value::Array(_) => Types::ARRAY,
+            Value::Object(_) => Types::OBJECT,
+        }
+    }
+}
+
+struct Reader<'a> {
+    root: &'a Value,
+    budget: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Types of a property of an object schema; none if the schema does not speak of it.
+    fn argument(&mut self, schema: &'a Value, key: &str) -> Option<Types> {
+        let schema = self.enter(schema)?;
+        if let Some(property) = schema.get("properties").and_then(|all| all.get(key)) {
+            return Some(self.types(property));
+        }
+        if let Some(found) = self.target(schema).and_then(|target| self.argument(target, key)) {
+            return Some(found);
+        }
+        for word in ["allOf", "anyOf", "oneOf"] {
+            for member in members(schema, word) {
+                if let Some(found) = self.argument(member, key) {
+                    return Some(found);
+                }
+            }
+        }
+        let other = schema.get("additionalProperties").filter(|other| other.is_object())?;
+        Some(self.types(other))
+    }
+
+    /// Types that a schema allows; none if it says nothing.
+    fn types(&mut self, schema: &'a Value) -> Types {
+        let Some(schema) = self.enter(schema) else { return Types::NONE };
+        let types = match schema.get("type") {
+            Some(Value::String(name)) => Types::named(name),
+            Some(Value::Array(names)) => names
+                .iter()
+                .filter_map(Value::as_str)
+                .fold(Types::NONE, |types, name| types.or(Types::named(name))),
+            _ => self.composed(schema),
+        };
+        match schema.get("nullable") {
+            Some(Value::Bool(true)) => types.or(Types::NULL),
+            _ => types,
+        }
+    }
+
+    /// Types of a schema without `type`.
+    fn composed(&mut self, schema: &'a Map<String, Value>) -> Types {
+        let mut types = Types::NONE;
+        if let Some(target) = self.target(schema) {
+            types = types.or(self.types(target));
+        }
+        for word in ["anyOf", "oneOf"] {
+            for member in members(schema, word) {
+                types = types.or(self.types(member));
+            }
+        }
+        // All of them hold: what every member that speaks of a type allows.
+        let mut all = Types::NONE;
+        for member in members(schema, "allOf") {
+            let member = self.types(member);
+            let both = Types(all.0 & member.0);
+            all = if both == Types::NONE { all.or(member) } else { both };
+        }
+        types = types.or(all);
+        if types != Types::NONE {
+            return types;
+        }
+        let listed = members(schema, "enum").chain(schema.get("const"));
+        types = listed.fold(types, |types, value| types.or(Types::of_value(value)));
+        if types != Types::NONE {
+            return types;
+        }
+        match (schema.contains_key("properties"), schema.contains_key("items")) {
+            (true, _) => Types::OBJECT,
+            (_, true) => Types::ARRAY,
+            _ => Types::NONE,
+        }
+    }
+
+    fn enter(&mut self, schema: &'a Value) -> Option<&'a Map<String, Value>> {
+        self.budget = self.budget.checked_sub(1)?;
+        schema.as_object()
+    }
+
+    /// What a reference inside the same schema points to.
+    fn target(&self, schema: &Map<String, Value>) -> Option<&'a Value> {
+        self.root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
+    }
+}
+
+fn members<'a>(schema: &'a Map<String, Value>, word: &str) -> impl Iterator<Item = &'a Value> {
+    schema.get(word).and_then(Value::as_array).into_iter().flatten()
+}

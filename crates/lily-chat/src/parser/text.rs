@@ -1,0 +1,141 @@
+//! Thought and answer on their way out.
+
+use super::event::ToolSpec;
+use super::out::Out;
+use super::stop::{Stopped, Stops};
+
+/// The thought: line feeds at its end wait, because they are dropped at a seam.
+#[derive(Clone, Debug, Default)]
+pub struct Thought {
+    line_feeds: usize,
+}
+
+impl Thought {
+    pub fn push(&mut self, text: &str, out: &mut Out) {
+        let body = text.trim_end_matches('\n');
+        if !body.is_empty() {
+            self.release(out);
+            out.reasoning(|all| all.push_str(body));
+        }
+        self.line_feeds += text.len() - body.len();
+    }
+
+    /// Ends the thought at a seam.
+    pub fn drop_seam(&mut self) {
+        self.line_feeds = 0;
+    }
+
+    /// Gives out what waits.
+    pub fn release(&mut self, out: &mut Out) {
+        release(&mut self.line_feeds, |all| out.reasoning(all));
+    }
+}
+
+/// The answer: stop strings act on it, and where a tool call may follow, line feeds at its end wait.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    stops: Stops,
+    line_feeds_wait: bool,
+    passed: String,
+    line_feeds: usize,
+    seam: Seam,
+}
+
+/// What is dropped at the beginning of a part of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Seam {
+    /// Nothing.
+    None,
+    /// Line feeds: the thought ended here.
+    Thought,
+    /// Line feeds, and all of this white space if nothing else comes before the next call or the
+    /// end: a call ended here.
+    Call(String),
+}
+
+impl Answer {
+    /// An answer with stop strings; `tools` tells whether it may hold calls.
+    pub fn new(stops: Stops, tools: &[ToolSpec]) -> Answer {
+        Answer {
+            stops,
+            line_feeds_wait: !tools.is_empty(),
+            passed: String::new(),
+            line_feeds: 0,
+            seam: Seam::None,
+        }
+    }
+
+    /// The answer begins behind a thought.
+    pub fn begin(&mut self) {
+        self.seam = Seam::Thought;
+    }
+
+    pub fn push(&mut self, mut text: &str, out: &mut Out) -> Stopped {
+        if self.seam != Seam::None {
+            if self.seam == Seam::Thought {
+                text = text.trim_start_matches('\n');
+            }
+            if let Seam::Call(space) = &mut self.seam {
+                let body = text.trim_ascii_start();
+                space.push_str(&text[..text.len() - body.len()]);
+                text = body;
+            }
+            if text.is_empty() {
+                return Stopped::No;
+            }
+            if let Seam::Call(space) = std::mem::replace(&mut self.seam, Seam::None)
+                && self.pass(space.trim_start_matches('\n'), out) == Stopped::Yes
+            {
+                return Stopped::Yes;
+            }
+        }
+        self.pass(text, out)
+    }
+
+    /// A tool call begins behind the answer so far.
+    pub fn break_for_call(&mut self, out: &mut Out) {
+        self.release_stops(out);
+        self.line_feeds = 0;
+        self.seam = Seam::Call(String::new());
+    }
+
+    /// Gives out what waits at the end of the text.
+    pub fn release(&mut self, out: &mut Out) {
+        self.release_stops(out);
+        release(&mut self.line_feeds, |all| out.content(all));
+    }
+
+    fn pass(&mut self, text: &str, out: &mut Out) -> Stopped {
+        self.passed.clear();
+        let stopped = self.stops.push(text, &mut self.passed);
+        self.give(out);
+        if stopped == Stopped::Yes {
+            // They stand in front of the stop string.
+            release(&mut self.line_feeds, |all| out.content(all));
+        }
+        stopped
+    }
+
+    fn release_stops(&mut self, out: &mut Out) {
+        self.passed.clear();
+        self.stops.release(&mut self.passed);
+        self.give(out);
+    }
+
+    fn give(&mut self, out: &mut Out) {
+        let body = match self.line_feeds_wait {
+            true => self.passed.trim_end_matches('\n'),
+            false => &self.passed,
+        };
+        if !body.is_empty() {
+            release(&mut self.line_feeds, |all| out.content(all));
+            out.content(|all| all.push_str(body));
+        }
+        self.line_feeds += self.passed.len() - body.len();
+    }
+}
+
+fn release(line_feeds: &mut usize, write: impl FnOnce(&dyn Fn(&mut String))) {
+    let count = std::mem::take(line_feeds);
+    write(&move |all: &mut String| all.extend(std::iter::repeat_n('\n', count)));
+}

@@ -1,0 +1,99 @@
+//! From ids to the parts of a reply.
+
+use std::ops::ControlFlow;
+
+use lily_text::{Detokenizer, SpecialTokens, Tokenizer};
+
+use crate::ChatError;
+use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings};
+use crate::parser::{Ended, Events, MessageEvent, MessageParser, Parsed};
+
+/// Decodes ids, and tells thought, answer and calls apart up to a stop string. Knows nothing of
+/// models: ids or characters come in, events go out as text becomes whole.
+pub(crate) struct Writer {
+    detokenizer: Detokenizer,
+    parser: MessageParser,
+    parsed: Parsed,
+}
+
+impl Writer {
+    /// A writer at the beginning of a text.
+    pub fn new(tokenizer: &Tokenizer, request: &CompletionRequest) -> Result<Self, ChatError> {
+        Ok(Self {
+            detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
+            parser: MessageParser::new(request.thinking, request.tools.clone(), &request.stop)?,
+            parsed: Parsed::default(),
+        })
+    }
+
+    /// Adds a token. Breaks if the text ends here.
+    pub fn push(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
+        let Self { detokenizer, parser, parsed } = self;
+        let flow = give_out(parser.push(detokenizer.push(id)), parsed, on_event);
+        if parser.is_stopped() { ControlFlow::Break(()) } else { flow }
+    }
+
+    /// Adds whole characters.
+    pub fn push_text(&mut self, piece: &str, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
+        let flow = give_out(self.parser.push(piece), &mut self.parsed, on_event);
+        if self.parser.is_stopped() { ControlFlow::Break(()) } else { flow }
+    }
+
+    /// Ends the text, for the reason that the model's side gives, and gives out everything that
+    /// waited. Returns the reason that counts.
+    pub fn finish(&mut self, reason: FinishReason, on_event: &mut OnEvent<'_>) -> FinishReason {
+        let Self { detokenizer, parser, parsed } = self;
+        let ended = match reason {
+            FinishReason::Stop | FinishReason::ToolCalls => Ended::StopToken,
+            FinishReason::Length => Ended::Limit,
+            FinishReason::Cancelled => Ended::Cancelled,
+        };
+        let rest = give_out(parser.push(detokenizer.finish()), parsed, on_event);
+        let last = give_out(parser.finish(ended), parsed, on_event);
+        match parsed.finish.unwrap_or(reason) {
+            // What comes behind a stop string is held back: nobody was asked.
+            reason if parser.is_stopped() => reason,
+            _ if rest.is_break() || last.is_break() => FinishReason::Cancelled,
+            reason => reason,
+        }
+    }
+
+    /// The whole reply.
+    pub fn outcome(self, tokens: Vec<u32>, finish: FinishReason, timings: Timings) -> Outcome {
+        let Parsed { reasoning, content, tool_calls, unfinished, .. } = self.parsed;
+        Outcome {
+            reasoning,
+            content,
+            tool_calls,
+            unfinished_call: unfinished,
+            tokens,
+            finish,
+            timings,
+        }
+    }
+}
+
+/// Passes parts of the reply on, all of them, and keeps them.
+fn give_out(
+    events: Events<'_>,
+    parsed: &mut Parsed,
+    on_event: &mut OnEvent<'_>,
+) -> ControlFlow<()> {
+    let mut flow = ControlFlow::Continue(());
+    for part in events {
+        parsed.add(&part);
+        let event = match part {
+            MessageEvent::Reasoning(reasoning) => Event::Text { reasoning, content: "" },
+            MessageEvent::Content(content) => Event::Text { reasoning: "", content },
+            MessageEvent::CallStarted { index, name } => Event::CallStarted { index, name },
+            MessageEvent::CallArguments { index, json } => Event::CallArguments { index, json },
+            MessageEvent::CallFinished { index, .. } => Event::CallFinished { index },
+            MessageEvent::Finish { .. } => continue,
+        };
+        // Whoever wants no more hears no more.
+        if flow.is_continue() {
+            flow = on_event(event);
+        }
+    }
+    flow
+}

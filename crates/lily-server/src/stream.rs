@@ -1,0 +1,198 @@
+//! A request that runs, on a sequence of its own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use lily_chat::{ChatError, Completion, Outcome, ScriptedCompletion};
+use lily_model::engine::{Engine, EngineError, SequenceId};
+use lily_text::Tokenizer;
+
+use crate::Generator;
+use crate::error::ApiError;
+use crate::queue::Job;
+use crate::turns::Stage;
+use crate::update::{Relay, Update};
+
+/// A request that runs.
+pub(crate) struct Stream {
+    /// Rises from request to request.
+    pub id: u64,
+    job: Job,
+    work: Work,
+    /// The one call that was asked for is there.
+    called: bool,
+    start: Instant,
+}
+
+enum Work {
+    Engine { sequence: SequenceId, completion: Box<Completion> },
+    Script(Box<ScriptedCompletion>),
+}
+
+/// What came of a turn.
+pub(crate) enum Turned {
+    GoesOn,
+    Ended,
+    Failed(ChatError),
+    /// A fault in the program.
+    Panicked,
+}
+
+impl Turned {
+    /// Whether the engine may be unusable for others too.
+    pub fn endangers_engine(&self) -> bool {
+        match self {
+            Self::Panicked => true,
+            Self::Failed(ChatError::Engine(error)) => matches!(error, EngineError::Device(_)),
+            _ => false,
+        }
+    }
+}
+
+impl Stream {
+    /// Begins a job; gives it back with the reason if that fails.
+    pub fn start(
+        id: u64,
+        generator: &mut Generator,
+        tokenizer: &Tokenizer,
+        job: Job,
+    ) -> Result<Self, (Job, Turned)> {
+        // A fault in one request must not take the others down.
+        let work = catch_unwind(AssertUnwindSafe(|| match (&job.script, generator) {
+            (None, Generator::Engine(engine)) => begin(engine, tokenizer, &job),
+            (script, _) => {
+                let pieces = script.clone().unwrap_or_default();
+                ScriptedCompletion::start(pieces, tokenizer, &job.request)
+                    .map(|completion| Work::Script(Box::new(completion)))
+            }
+        }));
+        match work {
+            Ok(Ok(work)) => Ok(Self { id, job, work, called: false, start: Instant::now() }),
+            Ok(Err(error)) => Err((job, Turned::Failed(error))),
+            Err(_) => Err((job, Turned::Panicked)),
+        }
+    }
+
+    /// What it needs next.
+    pub fn stage(&self) -> Stage {
+        let is_prompt_read = match &self.work {
+            Work::Engine { completion, .. } => completion.run().is_prompt_read(),
+            Work::Script(completion) => completion.is_prompt_read(),
+        };
+        if is_prompt_read { Stage::Decode } else { Stage::Prefill }
+    }
+
+    /// Whether its client is gone.
+    pub fn is_left(&self) -> bool {
+        self.job.updates.is_closed()
+    }
+
+    /// Tokens of the prompt that are read.
+    pub fn prefilled(&self) -> usize {
+        match &self.work {
+            Work::Engine { completion, .. } => completion.run().prefilled(),
+            Work::Script(_) => 0,
+        }
+    }
+
+    /// Most tokens of the next chunk.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        if let Work::Engine { completion, .. } = &mut self.work {
+            completion.set_chunk(tokens);
+        }
+    }
+
+    /// Moves on by one chunk or token. Ends early if the client is gone or `abort` is set.
+    pub fn advance(&mut self, generator: &mut Generator, abort: &AtomicBool) -> Turned {
+        let mut relay = Relay {
+            updates: &self.job.updates,
+            request: &self.job.request,
+            single_call: self.job.single_call,
+            abort,
+            called: self.called,
+        };
+        let mut on_event = |event: lily_chat::Event<'_>| relay.event(event);
+        let result = catch_unwind(AssertUnwindSafe(|| match (&mut self.work, generator) {
+            (Work::Engine { completion, .. }, Generator::Engine(engine)) => {
+                completion.advance(engine, &mut on_event)
+            }
+            (Work::Script(completion), _) => completion.advance(&mut on_event),
+            // A job is of the same kind as what runs it.
+            (Work::Engine { .. }, Generator::Script { .. }) => Ok(false),
+        }));
+        self.called = relay.called;
+        match result {
+            Ok(Ok(true)) => Turned::GoesOn,
+            Ok(Ok(false)) => Turned::Ended,
+            Ok(Err(error)) => Turned::Failed(error),
+            Err(_) => Turned::Panicked,
+        }
+    }
+
+    /// Gives the sequence back: nobody waits for the rest.
+    pub fn close(self, generator: &mut Generator) {
+        if let (Work::Engine { sequence, .. }, Generator::Engine(engine)) = (&self.work, generator)
+        {
+            // The sequence may have failed in a way that nobody foresaw.
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.close(*sequence)));
+        }
+    }
+
+    /// Tells the client how it ended. Gives the time that it took.
+    pub fn end(self, tokenizer: &Tokenizer, abort: &AtomicBool, turned: Turned) -> Duration {
+        let Self { job, work, called, start, .. } = self;
+        let relay = Relay {
+            updates: &job.updates,
+            request: &job.request,
+            single_call: job.single_call,
+            abort,
+            called,
+        };
+        let outcome: Result<Outcome, ChatError> = match turned {
+            Turned::Panicked => {
+                job.updates.send(panicked());
+                return start.elapsed();
+            }
+            Turned::Failed(error) => Err(error),
+            Turned::GoesOn | Turned::Ended => Ok(match work {
+                Work::Engine { completion, .. } => completion.finish(),
+                Work::Script(completion) => completion.finish(),
+            }),
+        };
+        job.updates.send(relay.ended(tokenizer, outcome));
+        start.elapsed()
+    }
+
+    /// The sequence that it runs on.
+    pub fn sequence(&self) -> Option<SequenceId> {
+        match &self.work {
+            Work::Engine { sequence, .. } => Some(*sequence),
+            Work::Script(_) => None,
+        }
+    }
+}
+
+/// Tells a client that its request could not begin.
+pub(crate) fn refuse(job: &Job, turned: Turned) {
+    job.updates.send(match turned {
+        Turned::Failed(error) => Update::Failed(ApiError::chat(&error)),
+        _ => panicked(),
+    });
+}
+
+fn panicked() -> Update {
+    Update::Failed(ApiError::internal("the engine failed on this request"))
+}
+
+/// Opens a sequence for a job. A new one reads no state of an old one.
+fn begin(engine: &mut Engine, tokenizer: &Tokenizer, job: &Job) -> Result<Work, ChatError> {
+    let sequence = engine.open()?;
+    match Completion::start(engine, sequence, tokenizer, &job.request) {
+        Ok(completion) => Ok(Work::Engine { sequence, completion: Box::new(completion) }),
+        Err(error) => {
+            engine.close(sequence);
+            Err(error)
+        }
+    }
+}
