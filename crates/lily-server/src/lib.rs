@@ -52,8 +52,7 @@ use lily_model::engine::Engine;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 
-pub use settings::{Secret, Settings, SettingsError};
-pub use settings::{Settings, SettingsError, check_model_id};
+pub use settings::{Secret, Settings, SettingsError, check_model_id};
 use shared::Shared;
 
 /// What answers.
