@@ -85,3 +85,52 @@ mod mask {
         }
     }
 }
+
+#[cfg(all(test, unix))]
+#[allow(unsafe_code, reason = "calls into the C library")]
+mod tests {
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
+    use libc::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, c_int};
+
+    use super::*;
+
+    const ALL: [c_int; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+    fn is_waiting(signal: c_int) -> bool {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigpending` fills the set.
+        unsafe {
+            libc::sigpending(set.as_mut_ptr());
+            libc::sigismember(set.as_ptr(), signal) == 1
+        }
+    }
+
+    fn are_held() -> [bool; 4] {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: without a set to add this only fills the other.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), set.as_mut_ptr());
+            ALL.map(|signal| libc::sigismember(set.as_ptr(), signal) == 1)
+        }
+    }
+
+    #[test]
+    fn signals_wait_while_they_are_held() {
+        assert_eq!(are_held(), [false; 4]);
+        let held = hold_signals();
+        assert_eq!(are_held(), [true; 4]);
+        for signal in ALL {
+            // SAFETY: sends this thread a signal; the test would end here.
+            unsafe { libc::raise(signal) };
+            assert!(is_waiting(signal));
+            // SAFETY: no function is called for it; one that waits is forgotten.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+        held.admit_stops();
+        assert_eq!(are_held(), [true, false, true, false]);
+        drop(held);
+        assert_eq!(are_held(), [false; 4]);
+    }
+}
