@@ -9,7 +9,7 @@
 //! | it did not | all is content; a `</think>` is text |
 //! | a second `</think>` | text |
 //! | end of text while thinking | all is reasoning |
-//! | `<tool_call>`, `<function=NAME>` of a given tool, and its body, at the start of a line of the answer | a call; line feeds in front of it and white space between calls are dropped |
+//! | `<tool_call>`, `<function=NAME>` of a given tool, and its body, at the start of a line of the answer | a call; white space between calls is dropped, and so are line feeds in front of one if no text follows |
 //! | the same in the thought, well-formed, with nothing but such calls and white space behind it to the end | the thought ends there, and they are calls |
 //! | anything else in the thought, and what stands in a code fence, or behind a line that opens backticks or quotes at its end | text |
 //! | no tools, or a name that is not among them | text |

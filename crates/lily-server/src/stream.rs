@@ -131,7 +131,7 @@ impl Stream {
     }
 
     /// Gives the sequence back: nobody waits for the rest.
-    pub fn close(self, generator: &mut Generator) {
+    pub fn close(&self, generator: &mut Generator) {
         if let (Work::Engine { sequence, .. }, Generator::Engine(engine)) = (&self.work, generator)
         {
             // The sequence may have failed in a way that nobody foresaw.

@@ -168,6 +168,9 @@ pub struct PlanArgs {
     /// Launches of a decode step to merge with a neighbour.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
+    /// Tokens are drawn, not the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
     /// With --for metal: predict the time of every launch on a chip, such as m5-max, m4-pro or, of the two
     /// kinds of M4 Max, the one with 32 GPU cores: m4-max-32.
     #[arg(long, value_name = "CHIP", value_parser = Gpu::by_short_name)]

@@ -12,6 +12,8 @@ pub struct Lines {
     behind_call: bool,
     /// The last line ended inside backticks or quotes.
     quoted: bool,
+    /// Bytes of `<tool_call>` that the text ends with; all of them also with white space behind.
+    outer_tag: usize,
     /// Character and length of the fence that is open.
     fence: Option<(char, usize)>,
     line: Line,
@@ -31,6 +33,9 @@ struct Line {
     quotes: usize,
     /// Last character that is not white space.
     last: Option<char>,
+    /// The character in front of it, also white space.
+    before_last: Option<char>,
+    previous: Option<char>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +49,8 @@ enum Part {
 /// A run of this length at the beginning of a line is a code fence.
 const FENCE: usize = 3;
 
+const OUTER_TAG: &str = "<tool_call>";
+
 impl Lines {
     /// At the beginning of a text.
     pub fn new() -> Lines {
@@ -51,6 +58,7 @@ impl Lines {
             at_start: true,
             behind_call: false,
             quoted: false,
+            outer_tag: 0,
             fence: None,
             line: Line::default(),
         }
@@ -66,9 +74,15 @@ impl Lines {
         self.at_start && self.fence.is_none() && !self.quoted
     }
 
+    /// Whether the text ends with an outer tag that began no call: what it holds is no call either.
+    pub fn is_behind_outer_tag(&self) -> bool {
+        self.outer_tag == OUTER_TAG.len()
+    }
+
     /// Goes over text.
     pub fn push(&mut self, text: &str) {
         for c in text.chars() {
+            self.match_outer_tag(c);
             if c == '\n' {
                 self.end_line();
             } else {
@@ -76,6 +90,15 @@ impl Lines {
                 self.at_start &= self.behind_call && c.is_whitespace();
             }
         }
+    }
+
+    fn match_outer_tag(&mut self, c: char) {
+        if self.is_behind_outer_tag() && c.is_whitespace() {
+            return;
+        }
+        // `<` stands only in front of the tag.
+        let next = OUTER_TAG.get(self.outer_tag..).is_some_and(|rest| rest.starts_with(c));
+        self.outer_tag = if next { self.outer_tag + 1 } else { usize::from(c == '<') };
     }
 
     fn end_line(&mut self) {
@@ -98,6 +121,7 @@ impl Lines {
 
 impl Line {
     fn push(&mut self, c: char) {
+        let previous = self.previous.replace(c);
         match (self.part, &mut self.mark) {
             (Part::Indent, _) if c.is_whitespace() => return,
             (Part::Indent, mark) if matches!(c, '`' | '~') => {
@@ -115,13 +139,16 @@ impl Line {
         self.quotes += usize::from(c == '"');
         if !c.is_whitespace() {
             self.last = Some(c);
+            self.before_last = previous;
         }
     }
 
     fn ends_in_quotes(&self) -> bool {
+        // A mark that opens has no word in front of it.
+        let opens = self.before_last.is_none_or(|c| c.is_whitespace() || "([{:=,".contains(c));
         match self.last {
-            Some('`') => self.backticks % 2 == 1,
-            Some('"') => self.quotes % 2 == 1,
+            Some('`') => opens && self.backticks % 2 == 1,
+            Some('"') => opens && self.quotes % 2 == 1,
             Some(c) => matches!(c, '“' | '„' | '«'),
             None => false,
         }

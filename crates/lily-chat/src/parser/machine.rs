@@ -184,7 +184,7 @@ impl Machine {
                 self.lines = Lines::new();
             }
             (Kind::ToolCallOpen, _) => self.call = Some(Call::new(place, token.start)),
-            (Kind::FunctionOpen, Some(tool)) => {
+            (Kind::FunctionOpen, Some(tool)) if !self.lines.is_behind_outer_tag() => {
                 self.call = Some(Call::with_head(Place::Bare, token.start, tool));
             }
             _ => self.text(token.start, token.end),
@@ -421,6 +421,7 @@ impl Machine {
             self.rewind(call);
             return End::Again;
         }
+        self.answer.break_for_call(&mut self.out);
         self.answer.release(&mut self.out);
         End::Unfinished(Some(call.start))
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Subschemas that are looked at for one argument: a bound for references in circles.
+/// Subschemas that are looked at for one argument: a bound for references that multiply.
 const BUDGET: usize = 256;
 
 /// A set of JSON types.
@@ -21,7 +21,7 @@ impl Types {
 
     /// Types of the argument `key` by the schema of all parameters. A string if it says nothing.
     pub fn of_argument(parameters: &Value, key: &str) -> Types {
-        let mut reader = Reader { root: parameters, budget: BUDGET };
+        let mut reader = Reader { root: parameters, budget: BUDGET, followed: Vec::new() };
         let types = reader.argument(parameters, key).unwrap_or(Types::NONE);
         if types == Types::NONE { Types::STRING } else { types }
     }
@@ -63,6 +63,8 @@ impl Types {
 struct Reader<'a> {
     root: &'a Value,
     budget: usize,
+    /// References that led here: none is followed in a circle.
+    followed: Vec<&'a str>,
 }
 
 impl<'a> Reader<'a> {
@@ -72,7 +74,8 @@ impl<'a> Reader<'a> {
         if let Some(property) = schema.get("properties").and_then(|all| all.get(key)) {
             return Some(self.types(property));
         }
-        if let Some(found) = self.target(schema).and_then(|target| self.argument(target, key)) {
+        let found = self.follow(schema, |reader, target| reader.argument(target, key));
+        if let Some(found) = found.flatten() {
             return Some(found);
         }
         for word in ["allOf", "anyOf", "oneOf"] {
@@ -106,8 +109,8 @@ impl<'a> Reader<'a> {
     /// Types of a schema without `type`.
     fn composed(&mut self, schema: &'a Map<String, Value>) -> Types {
         let mut types = Types::NONE;
-        if let Some(target) = self.target(schema) {
-            types = types.or(self.types(target));
+        if let Some(target) = self.follow(schema, Self::types) {
+            types = types.or(target);
         }
         for word in ["anyOf", "oneOf"] {
             for member in members(schema, word) {
@@ -142,9 +145,21 @@ impl<'a> Reader<'a> {
         schema.as_object()
     }
 
-    /// What a reference inside the same schema points to.
-    fn target(&self, schema: &Map<String, Value>) -> Option<&'a Value> {
-        self.root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
+    /// Reads what a reference inside the same schema points to.
+    fn follow<T>(
+        &mut self,
+        schema: &'a Map<String, Value>,
+        read: impl FnOnce(&mut Self, &'a Value) -> T,
+    ) -> Option<T> {
+        let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
+        if self.followed.contains(&pointer) {
+            return None;
+        }
+        let target = self.root.pointer(pointer)?;
+        self.followed.push(pointer);
+        let found = read(self, target);
+        self.followed.pop();
+        Some(found)
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Answer {
     line_feeds_wait: bool,
     passed: String,
     line_feeds: usize,
+    /// Something was given out.
+    begun: bool,
     seam: Seam,
 }
 
@@ -61,6 +63,7 @@ impl Answer {
             line_feeds_wait: !tools.is_empty(),
             passed: String::new(),
             line_feeds: 0,
+            begun: false,
             seam: Seam::None,
         }
     }
@@ -92,17 +95,22 @@ impl Answer {
         self.pass(text, out)
     }
 
-    /// A tool call begins behind the answer so far.
+    /// A tool call begins behind the answer so far. The line feeds in front of it stay if more of
+    /// the answer comes behind it.
     pub fn break_for_call(&mut self, out: &mut Out) {
         self.release_stops(out);
-        self.line_feeds = 0;
+        if !self.begun {
+            self.line_feeds = 0;
+        }
         self.seam = Seam::Call(String::new());
     }
 
     /// Gives out what waits at the end of the text.
     pub fn release(&mut self, out: &mut Out) {
         self.release_stops(out);
-        release(&mut self.line_feeds, |all| out.content(all));
+        if !matches!(self.seam, Seam::Call(_)) {
+            release(&mut self.line_feeds, |all| out.content(all));
+        }
     }
 
     fn pass(&mut self, text: &str, out: &mut Out) -> Stopped {
@@ -130,6 +138,7 @@ impl Answer {
         if !body.is_empty() {
             release(&mut self.line_feeds, |all| out.content(all));
             out.content(|all| all.push_str(body));
+            self.begun = true;
         }
         self.line_feeds += self.passed.len() - body.len();
     }
