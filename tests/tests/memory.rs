@@ -126,6 +126,38 @@ fn a_context_that_does_not_fit_is_refused_with_one_that_does() {
     assert!(text.contains("no context fits"), "{text}");
 }
 
+/// Sequences that do not fit are left out if that is asked for, and refused if not.
+#[test]
+fn fewer_sequences_are_taken_where_memory_has_no_room_for_all() {
+    let golden = Golden::open("generic");
+    let load_with = |batch, shrink_batch, limit| {
+        let memory = Some(MemoryBudget { limit, weights: 0 });
+        let base = EngineOptions { context: 256, chunk: 64, memory, ..EngineOptions::default() };
+        let options = EngineOptions { batch, shrink_batch, ..base };
+        load(&golden.folder, cpu(Numerics::Exact), options)
+    };
+    let shape = load_with(1, false, u64::MAX).unwrap();
+    let needed = |batch| {
+        let session = SessionShape { batch, logit_rows: batch, ..*shape.session() };
+        MemoryPlan::new(shape.shape(), &session).total()
+    };
+    for batch in 1..4 {
+        for limit in [needed(batch), needed(batch + 1) - 1] {
+            let mut engine = load_with(4, true, limit).unwrap();
+            assert_eq!((engine.session().batch, engine.options().batch), (batch, batch));
+            for _ in 0..batch {
+                engine.open().unwrap();
+            }
+            assert!(matches!(engine.open(), Err(EngineError::NoSequence(_))));
+            let refused = load_with(4, false, limit).err();
+            assert!(matches!(refused, Some(EngineError::Memory { .. })), "{refused:?}");
+        }
+    }
+    assert_eq!(load_with(4, true, needed(4)).unwrap().session().batch, 4);
+    let none = load_with(4, true, needed(1) - 1).err();
+    assert!(matches!(none, Some(EngineError::Memory { .. })), "{none:?}");
+}
+
 /// Where the weights lie in the same memory, they are counted first.
 #[test]
 fn weights_count_where_they_share_the_memory() {

@@ -9,7 +9,6 @@ use lily_metal::encoder::{Command, DecodeSubmission, Limits, Pace};
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
 use lily_model::engine::{EngineOptions, Generation};
 use lily_model::plan::{Choice, PrefillEnd};
-use lily_model::sampling::Sampling;
 use lily_plan::{Device, Fusions, Precision, control};
 use lily_tests::replay::{Replay, ReplayOptions, Tensors};
 use lily_tests::rig::{Rig, all_fusions};
@@ -255,7 +254,7 @@ fn a_failed_launch_fails_its_request_alone_and_is_named() {
     };
     let mut engine = golden.engine(device, options);
     let (prompt, greedy) = (&golden.prompts.prompts[0], &golden.prompts.greedy[0]);
-    let generation = Generation { limit: 6, stop_ids: Vec::new(), sampling: Sampling::greedy() };
+    let generation = Generation { limit: 6, ..Generation::default() };
     let generate = |engine: &mut lily_model::engine::Engine, sequence, ids: &[u32]| {
         let mut out = Vec::new();
         let done = engine.generate(sequence, ids, &generation, &mut |progress| {

@@ -1,5 +1,5 @@
-//! Macs that are not there: every chip's limits against every kernel variant, memory of every machine size, and what is
-//! predicted for the full-size model. Needs no Mac.
+//! Macs that are not there: every chip's limits against every kernel variant, memory of every machine size,
+//! and what is predicted for the full-size model. Needs no Mac.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -247,8 +247,9 @@ fn arrays(source: &Source) -> Vec<(String, String)> {
     declared.collect()
 }
 
-/// A Mac by its memory, with `recommendedMaxWorkingSetSize` as such machines print it in public logs: by macOS 15 and
-/// earlier two thirds of memory, three quarters from 36 GB on; macOS 26 allows more on small machines.
+/// A Mac by its memory, with `recommendedMaxWorkingSetSize` as such machines print it in public logs: by
+/// macOS 15 and earlier two thirds of memory, three quarters from 36 GB on; macOS 26 allows more on small
+/// machines.
 struct Mac {
     gib: u64,
     /// Bytes, oldest system first.
@@ -454,8 +455,8 @@ fn a_decode_step_has_fewer_launches_and_stages_than_the_published_system() {
     }
 }
 
-/// A launch cannot be cut; what a policy chooses keeps each of them far below the seconds at which macOS ends a command
-/// buffer (R21), at the longest context of the model.
+/// A launch cannot be cut; what a policy chooses keeps each of them far below the seconds at which macOS
+/// ends a command buffer (R21), at the longest context of the model.
 #[test]
 fn no_launch_of_the_chosen_chunk_is_predicted_to_hold_the_gpu_for_a_second() {
     let model = Model::full_size();

@@ -180,7 +180,7 @@ fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
     }
     assert_eq!(command_buffers[0], 1, "a short chunk is not cut");
     assert!(command_buffers.is_sorted() && command_buffers[2] > 1, "{command_buffers:?}");
-    assert!(SUBMISSION_SECONDS < 1.0);
+    const { assert!(SUBMISSION_SECONDS < 1.0) };
 }
 
 #[test]

@@ -9,7 +9,7 @@ use lily_kernels::draw::Draw;
 use lily_model::engine::{Engine, EngineOptions, Finish, Generation, SequenceId};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
-use lily_plan::{Device, Fusions, Precision, control, write_i32};
+use lily_plan::{Fusions, Precision, control, write_i32};
 use lily_tests::rig::Rig;
 use lily_tests::{GOLDEN, Golden, cpu, interpreter};
 
@@ -87,18 +87,17 @@ fn assert_like_cold(engine: &mut Engine, sequence: SequenceId) {
 fn the_device_draws_what_the_host_draws() {
     for name in GOLDEN {
         let golden = Golden::open(name);
-        let devices = [cpu(Numerics::Exact), cpu(Numerics::Int8)];
-        for (device, prompts) in devices.into_iter().zip([0..3, 1..2]) {
-            let mut engine = golden.engine(device, options());
-            for (i, sampling) in settings().iter().enumerate() {
-                for prompt in &golden.prompts.prompts[prompts.clone()] {
-                    let generation = drawn(sampling, 24);
-                    let device = text(&mut engine, prompt, &generation);
-                    assert_eq!(device.0.len(), 24);
-                    let host = text(&mut engine, prompt, &on_host(&generation));
-                    assert_eq!(device, host, "{name}, setting {i}");
-                    assert_eq!(device, text(&mut engine, prompt, &generation), "a second run");
-                }
+        let prompt = &golden.prompts.prompts[1];
+        for (numerics, settings) in
+            [(Numerics::Exact, &settings()[..]), (Numerics::Int8, &settings()[..2])]
+        {
+            let mut engine = golden.engine(cpu(numerics), options());
+            for (i, sampling) in settings.iter().enumerate() {
+                let generation = drawn(sampling, 12);
+                let device = text(&mut engine, prompt, &generation);
+                assert_eq!(device.0.len(), 12);
+                let host = text(&mut engine, prompt, &on_host(&generation));
+                assert_eq!(device, host, "{name}, {numerics:?}, setting {i}");
             }
         }
     }
@@ -117,15 +116,16 @@ fn the_interpreter_draws_what_the_host_draws() {
 }
 
 #[test]
-fn seeds_give_texts_of_their_own() {
+fn seeds_give_texts_of_their_own_and_the_same_twice() {
     let golden = Golden::open("heads");
     let mut engine = golden.engine(cpu(Numerics::Exact), options());
     let prompt = &golden.prompts.prompts[1];
-    let mut texts: Vec<_> =
-        (0..16).map(|seed| text(&mut engine, prompt, &drawn(&usual(seed), 24)).0).collect();
+    let text_of = |engine: &mut Engine, seed| text(engine, prompt, &drawn(&usual(seed), 16)).0;
+    let mut texts: Vec<_> = (0..12).map(|seed| text_of(&mut engine, seed)).collect();
+    assert_eq!(text_of(&mut engine, 5), texts[5]);
     texts.sort();
     texts.dedup();
-    assert_eq!(texts.len(), 16);
+    assert_eq!(texts.len(), 12);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn running_ahead_gives_the_same_text_and_leaves_the_state_of_a_cold_run() {
     let golden = Golden::open("odd");
     let prompt = &golden.prompts.prompts[1];
     let mut plain = golden.engine(cpu(Numerics::Exact), options());
-    for seed in 0..6 {
+    for seed in 0..3 {
         let want = text(&mut plain, prompt, &drawn(&usual(seed), 20));
         for (run_ahead, steps_ahead) in [(1, 1), (2, 2), (5, 3)] {
             let base = EngineOptions { batch: 2, run_ahead, steps_ahead, ..options() };
@@ -225,7 +225,7 @@ fn drawn_tokens_are_as_frequent_as_their_probabilities() {
     const SEEDS: u64 = 6000;
     let golden = Golden::open("generic");
     let rig = Rig::new(&golden, Precision::EXACT, 1, 16);
-    let mut machine = rig.start(Box::new(cpu(Numerics::Exact)) as Box<dyn Device>);
+    let mut machine = rig.start(cpu(Numerics::Exact));
     machine.start_chunk(0, &golden.prompts.prompts[1][..3]);
     let started = machine.all_bytes();
     let prefill = machine.compile(&rig.prefill(16, 0, PrefillEnd::Draw));

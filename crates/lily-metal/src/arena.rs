@@ -135,7 +135,7 @@ impl Layout {
         }
         let room = |id: &AllocationId| {
             let start = self.sizes[id.0].next_multiple_of(limits.constant_alignment);
-            start + bytes <= limits.allocation_bytes
+            start + bytes <= limits.arena_bytes.min(limits.allocation_bytes)
         };
         let allocation = open.filter(room).unwrap_or_else(|| {
             self.sizes.push(0);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn buffers_are_apart_aligned_and_inside_allocations_below_the_limit() {
-        let limits = Limits { allocation_bytes: 4096, ..Limits::default() };
+        let limits = Limits { allocation_bytes: 4096, arena_bytes: 2048, ..Limits::default() };
         let kinds =
             [BufferKind::State, BufferKind::Scratch, BufferKind::State, BufferKind::Control];
         let sizes: Vec<_> = (0..40).map(|i| (kinds[i % 4], 4 + 92 * i)).collect();
@@ -260,7 +260,11 @@ mod tests {
             assert!(place.allocation != layout.arguments().allocation);
             assert!(places[..i].iter().all(|other| !other.overlaps(place)));
         }
-        assert!(layout.sizes()[1..].iter().all(|&size| size <= 4096));
+        let shared =
+            |allocation| places.iter().filter(|p| p.allocation.0 == allocation).count() > 1;
+        for (i, &size) in layout.sizes().iter().enumerate().skip(1) {
+            assert!(size <= if shared(i) { 2048 } else { 4096 });
+        }
         assert!(layout.sizes().len() > 4, "the buffers of a kind take several allocations");
     }
 

@@ -1,7 +1,8 @@
 //! How much memory lily takes on a Mac, decided before any of it is allocated.
 //!
-//! The limit is what the device itself recommends, less a stated headroom. It covers everything: weights, KV cache,
-//! states, scratch. What a session needs is computed elsewhere, from the model's dimensions; here both numbers meet.
+//! The limit is what the device itself recommends, less a stated headroom. It covers everything: weights,
+//! KV cache, states, scratch. What a session needs is computed elsewhere, from the model's dimensions; here
+//! both numbers meet.
 
 use lily_plan::MemoryBudget;
 
@@ -14,20 +15,21 @@ pub struct DeviceMemory {
     pub recommended: u64,
 }
 
-/// Least bytes of the recommended limit that lily leaves free: compiled kernels, command buffers, page rounding, and what
-/// other programs, the window server first, hold on the GPU.
+/// Least bytes of the recommended limit that lily leaves free: compiled kernels, command buffers, page
+/// rounding, and what other programs, the window server first, hold on the GPU.
 pub const LEAST_HEADROOM: u64 = 512 << 20;
 /// Share of the recommended limit that stays free where that is more: others hold more on larger machines.
 const HEADROOM_SHARE: u64 = 32;
 
-/// Bytes that the weights must leave: with less no useful session starts, and a refusal names the setting that helps.
+/// Bytes that the weights must leave: with less no useful session starts, and a refusal names the setting
+/// that helps.
 pub const LEAST_SESSION: u64 = 512 << 20;
-/// Bytes beside the weights that a named setting makes room for: a context of 32,768 tokens of Qwen3.6-35B-A3B, which
-/// takes 0.94 GB.
+/// Bytes beside the weights that a named setting makes room for: a context of 32,768 tokens of
+/// Qwen3.6-35B-A3B, which takes 0.94 GB.
 pub const ADVISED_SESSION: u64 = 1 << 30;
 
-/// Bytes that the system must keep beside what the GPU may wire: lily names no setting that leaves less. With 90 % of 24 GB
-/// wired, a machine has been seen to panic.
+/// Bytes that the system must keep beside what the GPU may wire: lily names no setting that leaves less.
+/// With 90 % of 24 GB wired, a machine has been seen to panic.
 pub const SYSTEM_RESERVE: u64 = 4 << 30;
 
 /// The setting's unit.
@@ -78,8 +80,8 @@ impl Budget {
         self.memory.recommended.saturating_sub(self.headroom())
     }
 
-    /// The budget of a model whose weights take `weights` bytes on the device; how much context fits beside them is the
-    /// engine's to say.
+    /// The budget of a model whose weights take `weights` bytes on the device; how much context fits beside
+    /// them is the engine's to say.
     ///
     /// # Errors
     /// They leave less than [`LEAST_SESSION`]; the message names the setting that helps, if one does.
@@ -92,8 +94,8 @@ impl Budget {
         Err(DoesNotFit { weights, memory: self.memory, setting_mb })
     }
 
-    /// The smallest value of `iogpu.wired_limit_mb`, in MiB, with which `bytes` fit; `None` if it would leave the
-    /// system less than [`SYSTEM_RESERVE`].
+    /// The smallest value of `iogpu.wired_limit_mb`, in MiB, with which `bytes` fit; `None` if it would
+    /// leave the system less than [`SYSTEM_RESERVE`].
     pub fn setting_mb(&self, bytes: u64) -> Option<u64> {
         // What a setting leaves free grows with it.
         let share = bytes.checked_mul(HEADROOM_SHARE)?.div_ceil(HEADROOM_SHARE - 1);

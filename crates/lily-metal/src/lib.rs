@@ -19,7 +19,6 @@ pub mod host;
 pub mod idle;
 mod machine;
 pub mod predict;
-mod self_test;
 mod upload;
 
 pub use device::{MetalDevice, MetalOptions};

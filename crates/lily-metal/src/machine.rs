@@ -126,6 +126,11 @@ pub trait Host: Send {
     /// The first one that failed.
     fn reach(&mut self, serial: u64) -> Result<(), Failure>;
 
+    /// Seconds for which the command buffer that was last reached held the GPU; `None` if the host has no clock.
+    fn last_seconds(&self) -> Option<f64> {
+        None
+    }
+
     /// Starts over after a failure: drops what is under way, with a new queue and fence. Memory and pipelines stay.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 //! Predicted times of a plan on an Apple GPU: a model of two numbers, not a measurement.
 //!
-//! A stage takes the launch floor, and then the longer of two: its bytes at the bandwidth that memory gives for so many
-//! bytes, and its arithmetic at the rate of the cores. Launches of one stage share the floor. What is left out: the number of
-//! threadgroups of a launch, caches, clocks that fall under load, and the host.
+//! A stage takes the launch floor, and then the longer of two: its bytes at the bandwidth that memory gives
+//! for so many bytes, and its arithmetic at the rate of the cores. Launches of one stage share the floor.
+//! What is left out: the number of threadgroups of a launch, caches, clocks that fall under load, and the
+//! host.
 //!
-//! None of the figures that go in was measured for lily; [`Assumptions`] carries them with every prediction.
+//! None of the figures that go in was measured for lily; [`Assumptions`] carries them with every
+//! prediction.
 
 use std::fmt::Write as _;
 
@@ -14,24 +16,25 @@ use serde::Serialize;
 
 use crate::chip::Gpu;
 
-/// Time that a stage takes before and beside its bytes, in µs: within what two engines published for dependent launches,
-/// 1.2 (infr, M3 Pro) and 2.4 to 2.7 (xwen, M5 Max), the latter with a part of the host's work in it.
+/// Time that a stage takes before and beside its bytes, in µs: within what two engines published for
+/// dependent launches, 1.2 (infr, M3 Pro) and 2.4 to 2.7 (xwen, M5 Max), the latter with a part of the
+/// host's work in it.
 const FLOOR_US: f64 = 2.0;
 /// The lowest and the highest of those figures.
 const FLOORS_US: [f64; 2] = [1.2, 2.7];
 
-/// Reads of cold memory as xwen published them for an M5 Max, in bytes and GB/s. A read of this kind is a launch, so its
-/// time has the floor in it.
+/// Reads of cold memory as xwen published them for an M5 Max, in bytes and GB/s. A read of this kind is a
+/// launch, so its time has the floor in it.
 const READS: [(f64, f64); 5] =
     [(256e3, 99.0), (1e6, 250.0), (4e6, 412.0), (32e6, 530.0), (256e6, 565.0)];
 /// Published bandwidth of that chip, in GB/s.
 const READS_BANDWIDTH_GB_S: f64 = 614.0;
 
-/// Arithmetic of a core in products by `simdgroup_matrix` and all other kernels, in TFLOP/s: 60 % of the 2.6 TFLOP/s that Apple
-/// publishes for the 8 cores of an M1.
+/// Arithmetic of a core in products by `simdgroup_matrix` and all other kernels, in TFLOP/s: 60 % of the
+/// 2.6 TFLOP/s that Apple publishes for the 8 cores of an M1.
 const SIMDGROUP_TFLOPS: f64 = 0.6 * 2.6 / 8.0;
-/// Arithmetic of a core in products by tensor operations, in TFLOP/s: what a published 5,750 tok/s of prefill at 4.87 GFLOP
-/// a token take of the 40 cores of an M5 Max, at the least.
+/// Arithmetic of a core in products by tensor operations, in TFLOP/s: what a published 5,750 tok/s of
+/// prefill at 4.87 GFLOP a token take of the 40 cores of an M5 Max, at the least.
 const TENSOR_TFLOPS: f64 = 0.7;
 
 /// A launch is small below this: its cost is mostly the floor.
@@ -42,7 +45,8 @@ const SMALL_BYTES: u64 = 2_000_000;
 pub struct Assumptions {
     /// Time of a stage beside its bytes, in µs.
     pub launch_floor_us: f64,
-    /// Bytes read at once, scaled to the chip's bandwidth, and the GB/s at which they come, without the floor.
+    /// Bytes read at once, scaled to the chip's bandwidth, and the GB/s at which they come, without the
+    /// floor.
     pub bandwidth_curve: Vec<(f64, f64)>,
     /// Arithmetic of all cores, in TFLOP/s, of kernels without tensor operations.
     pub tflops: f64,
@@ -122,8 +126,8 @@ pub enum Bound {
     Arithmetic,
 }
 
-/// Predicts one run of a printed plan of `tokens` tokens; where the table says what the GPU runs for a launch, threadgroups and
-/// form of products are those.
+/// Predicts one run of a printed plan of `tokens` tokens; where the table says what the GPU runs for a
+/// launch, threadgroups and form of products are those.
 pub fn predict(table: &PlanTable, tokens: usize, gpu: &Gpu, products: Products) -> Prediction {
     let tensor_operations = products == Products::TensorOperations;
     let sizes = stage_sizes(table);
@@ -179,8 +183,8 @@ pub fn bandwidth_gb_s(gpu: &Gpu, bytes: u64) -> f64 {
     }
 }
 
-/// The published reads without their floor, as sizes and bandwidths of `gpu`: a chip with half of the bandwidth reaches the
-/// same share of it with half of the bytes.
+/// The published reads without their floor, as sizes and bandwidths of `gpu`: a chip with half of the
+/// bandwidth reaches the same share of it with half of the bytes.
 fn curve(gpu: &Gpu) -> Vec<(f64, f64)> {
     let scale = gpu.bandwidth_gb_s / READS_BANDWIDTH_GB_S;
     let point = |(bytes, gb_s): (f64, f64)| {

@@ -150,7 +150,8 @@ impl<'a> Floor<'a> {
                 self.streams.push(stream);
                 self.count();
             }
-            Err((job, turned)) => {
+            Err(refused) => {
+                let (job, turned) = *refused;
                 let is_dangerous = turned.endangers_engine();
                 self.free_lost();
                 refuse(&job, turned);
@@ -163,13 +164,13 @@ impl<'a> Floor<'a> {
 
     /// A turn for every stream, and a chunk of one prompt.
     fn round(&mut self) {
-        let (left, staying) =
-            std::mem::take(&mut self.streams).into_iter().partition(Stream::is_left);
+        let is_over = self.worker.abort.load(Ordering::Relaxed);
+        let streams = std::mem::take(&mut self.streams).into_iter();
+        let (over, staying) = streams.partition(|stream| is_over || stream.is_left());
         self.streams = staying;
-        for stream in left {
-            Stream::close(stream, &mut self.generator);
+        for stream in over {
+            self.retire(stream, Turned::Ended);
         }
-        self.count();
         let round = self.turns.round(self.streams.iter().map(|stream| (stream.id, stream.stage())));
         for &id in &round.decode {
             for _ in 0..self.turn {
@@ -196,21 +197,21 @@ impl<'a> Floor<'a> {
         if matches!(turned, Turned::GoesOn) {
             return true;
         }
-        let stream = self.streams.remove(at);
         let is_dangerous = turned.endangers_engine();
-        if let (Some(sequence), Generator::Engine(engine)) =
-            (stream.sequence(), &mut self.generator)
-        {
-            // Also after a fault that nobody foresaw.
-            let _ = catch_unwind(AssertUnwindSafe(|| engine.close(sequence)));
-        }
-        self.count();
-        let time = stream.end(self.tokenizer, &self.worker.abort, turned);
-        self.worker.queue.note_served(time);
+        let stream = self.streams.remove(at);
+        self.retire(stream, turned);
         if is_dangerous {
             self.try_engine();
         }
         false
+    }
+
+    /// Gives the sequence back, then tells the client.
+    fn retire(&mut self, stream: Stream, turned: Turned) {
+        stream.close(&mut self.generator);
+        self.count();
+        let time = stream.end(self.tokenizer, &self.worker.abort, turned);
+        self.worker.queue.note_served(time);
     }
 
     /// Finds out whether the engine can still be used after a failure.
@@ -240,3 +241,6 @@ impl<'a> Floor<'a> {
         self.worker.running.store(self.streams.len(), Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

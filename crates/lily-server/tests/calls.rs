@@ -144,7 +144,7 @@ fn r56_calls_are_text_without_tools_and_with_none() {
 #[test]
 fn r61_a_call_that_is_cut_off_is_no_call_and_is_kept_for_finding_out() {
     let text = "</think>I'll call.\n<tool_call>\n<function=read>\n<parameter=path>\na";
-    let choice = both(&[text, "bcdef"], &with_tools(json!({ "max_tokens": 60 })));
+    let choice = both(&[text, "bcdef"], &with_tools(json!({ "max_tokens": 50 })));
     assert_eq!(choice["finish_reason"], "length");
     assert_eq!(choice["message"]["content"], "I'll call.");
     assert!(choice["message"].get("tool_calls").is_none());

@@ -2,97 +2,48 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Instant;
 
-use common::{CONTEXT, ask, device, endless, serve_device};
-use lily_cpu::CpuDevice;
-use lily_plan::{BufferId, Buffers, Device, DeviceError, Plan, PlanId, Precision, Weights};
+use common::gate::{ERROR, ERROR_ONCE, Gated, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch};
+use common::{CONTEXT, Served, TIMEOUT, ask, endless, serve_device, serve_sessions};
 use lily_server::Settings;
-use serde_json::json;
+use serde_json::{Value, json};
 
-const SOUND: u8 = 0;
-const ERROR: u8 = 1;
-const PANIC: u8 = 2;
-const NOT_A_NUMBER: u8 = 3;
-/// Bytes of a row of the tiny model's logits.
-const LOGITS_BYTES: usize = 512 * 4;
+const SHORT: usize = 1024;
 
-/// The CPU, with a fault that can be switched on.
-struct Faulty {
-    inner: CpuDevice,
-    fault: Arc<AtomicU8>,
-}
-
-impl Device for Faulty {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
-        self.inner.allocate(buffers, weights)
-    }
-
-    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        self.inner.compile(plan)
-    }
-
-    fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        match self.fault.load(Ordering::Relaxed) {
-            ERROR => Err(DeviceError::Usage("a broken wire".into())),
-            PANIC => panic!("a fault that nobody foresaw"),
-            _ => self.inner.submit(plan),
+/// Waits until `/health` says so.
+fn wait_for_status(server: &Served, status: &str) -> Value {
+    let start = Instant::now();
+    loop {
+        let health = server.send("GET", "/health", &[], "");
+        let body = health.json();
+        if body["status"] == status {
+            assert_eq!(health.status, if status == "ok" { 200 } else { 503 });
+            return body;
         }
-    }
-
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-
-    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
-        self.inner.run_launch(plan, launch)
-    }
-
-    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(buffer, offset, out)?;
-        if self.fault.load(Ordering::Relaxed) == NOT_A_NUMBER && out.len() == LOGITS_BYTES {
-            out.fill(0xff);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, data)
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
+        assert!(start.elapsed() < TIMEOUT, "still {body}");
+        std::thread::yield_now();
     }
 }
 
 #[test]
 fn a_fault_ends_one_request_and_the_next_one_works() {
-    let fault = Arc::new(AtomicU8::new(SOUND));
-    let faulty = Faulty { inner: device(), fault: Arc::clone(&fault) };
-    let server = serve_device(Box::new(faulty), CONTEXT, Settings::default());
+    let switch = Switch::default();
+    let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
     let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
     let sound = server.chat(&body)["choices"].clone();
     for kind in [ERROR, PANIC, NOT_A_NUMBER] {
-        fault.store(kind, Ordering::Relaxed);
+        switch.set(kind);
         // The headers were sent before the work began.
         let reply = server.post("/v1/chat/completions", &body);
         assert_eq!(reply.status, 200, "{}", reply.body);
         assert_eq!(reply.json()["error"]["type"], "server_error");
         assert_eq!(reply.json()["error"]["code"], "internal_error");
 
-        fault.store(SOUND, Ordering::Relaxed);
+        switch.set(SOUND);
         let mut events = server.stream_chat(&endless(json!({})));
         events.until_text();
-        fault.store(kind, Ordering::Relaxed);
+        switch.set(kind);
         let error = loop {
             let event = events.next();
             if !event["error"].is_null() {
@@ -102,7 +53,65 @@ fn a_fault_ends_one_request_and_the_next_one_works() {
         assert_eq!(error["code"], "internal_error");
         assert_eq!(events.data(), None, "nothing comes behind an error");
 
-        fault.store(SOUND, Ordering::Relaxed);
+        switch.set(SOUND);
         assert_eq!(server.chat(&body)["choices"], sound, "after fault {kind}");
+    }
+}
+
+#[test]
+fn a_device_that_stays_broken_is_said_and_tried_again_by_the_next_request() {
+    let switch = Switch::default();
+    let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
+    let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
+    let sound = server.chat(&body)["choices"].clone();
+    for kind in [ERROR, PANIC] {
+        switch.set(kind);
+        server.post("/v1/chat/completions", &body);
+        let health = wait_for_status(&server, "failed");
+        assert_eq!(health["error"]["code"], "engine_failed");
+        if kind == ERROR {
+            let message = health["error"]["message"].as_str().unwrap();
+            assert!(message.contains("a broken wire"), "{message}");
+        }
+        let refused = server.post("/v1/chat/completions", &body).json();
+        assert_eq!(refused["error"]["code"], "engine_failed");
+        switch.set(SOUND);
+        assert_eq!(server.chat(&body)["choices"], sound, "after fault {kind}");
+        wait_for_status(&server, "ok");
+    }
+}
+
+#[test]
+fn a_fault_in_one_of_several_requests_leaves_the_others_alone() {
+    for fault in [ERROR_ONCE, PANIC_ONCE] {
+        let switch = Switch::default();
+        let server = serve_sessions(Gated::new(&switch), SHORT, 4, Settings::default());
+        let bodies: Vec<Value> = (0..4)
+            .map(|seed| endless(json!({ "seed": seed, "max_tokens": 40, "temperature": seed % 2 })))
+            .collect();
+        let alone: Vec<Value> =
+            bodies.iter().map(|body| server.chat(body)["choices"].clone()).collect();
+        switch.shut();
+        let streams: Vec<_> = std::thread::scope(|scope| {
+            let sent: Vec<_> = bodies
+                .iter()
+                .map(|body| scope.spawn(|| server.post("/v1/chat/completions", body)))
+                .collect();
+            server.wait_for_all(4);
+            // The first reads a chunk, and then all of them are there.
+            switch.let_pass(Some(1));
+            server.wait_for(4, 0);
+            switch.set(fault);
+            switch.open();
+            sent.into_iter().map(|thread| thread.join().unwrap().json()).collect()
+        });
+        let failed: Vec<usize> =
+            (0..4).filter(|&i| streams[i]["error"]["code"] == "internal_error").collect();
+        assert_eq!(failed.len(), 1, "{streams:?}");
+        for index in (0..4).filter(|index| *index != failed[0]) {
+            assert_eq!(streams[index]["choices"], alone[index], "request {index}");
+        }
+        wait_for_status(&server, "ok");
+        assert_eq!(server.chat(&bodies[failed[0]])["choices"], alone[failed[0]]);
     }
 }

@@ -179,7 +179,9 @@ fn a_whole_reply_that_fails_late_is_an_error_object() {
 
 #[test]
 fn the_running_request_finishes_before_the_server_stops() {
-    let mut server = serve(Settings::default());
+    // As long as it takes.
+    let grace = Duration::from_secs(600);
+    let mut server = serve(Settings { grace, ..Settings::default() });
     let mut events = server.stream_chat(&endless(json!({ "max_tokens": 2000 })));
     events.until_text();
     let mut waiting = server.stream_chat(&short());

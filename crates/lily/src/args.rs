@@ -14,7 +14,8 @@ use clap::builder::RangedU64ValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
-use lily_metal::chip::Gpu;
+use lily_kernels::gpu::Products;
+use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
 pub use serve::ServeArgs;
 
@@ -155,7 +156,7 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it 512.
+    /// Tokens of the prefill chunk; without it what lily would choose for the chip, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
@@ -167,6 +168,9 @@ pub struct PlanArgs {
     /// Launches of a decode step to merge with a neighbour.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
+    /// Tokens are drawn, not the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
     /// With --for metal: predict the time of every launch on a chip, such as m5-max, m4-pro or, of the two
     /// kinds of M4 Max, the one with 32 GPU cores: m4-max-32.
     #[arg(long, value_name = "CHIP", value_parser = Gpu::by_short_name)]
@@ -276,7 +280,7 @@ impl PlanArgs {
             }
             PlanStep::Prefill if !self.fuse.is_empty() => ("prefill", 0, Some("--fuse")),
             PlanStep::Prefill => {
-                ("prefill", self.tokens.unwrap_or(512), self.batch.map(|_| "--batch"))
+                ("prefill", self.tokens.unwrap_or(self.chunk()), self.batch.map(|_| "--batch"))
             }
         };
         match stray {
@@ -285,6 +289,14 @@ impl PlanArgs {
                 Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
             }
         }
+    }
+}
+
+impl PlanArgs {
+    /// The chip's prefill chunk, or that of other commands.
+    fn chunk(&self) -> usize {
+        let policy = |gpu| Policy::new(gpu, Products::SimdgroupMatrix);
+        self.chip.as_ref().map_or(512, |gpu| policy(gpu).chunk)
     }
 }
 

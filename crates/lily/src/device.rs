@@ -47,19 +47,20 @@ pub fn open(args: &ModelArgs) -> Result<Opened> {
 
 /// The GPU of an Apple silicon Mac, unless an option asks for what only the processor has; otherwise the processor.
 fn open_best(args: &ModelArgs) -> Opened {
-    if !args.exact && args.threads == 0 && auto_takes_metal() {
-        open_metal().unwrap_or_else(|_| open_cpu(args))
-    } else {
-        open_cpu(args)
+    #[cfg(target_os = "macos")]
+    if !args.exact
+        && args.threads == 0
+        && let Some(device) = best_metal()
+    {
+        return opened_metal(device);
     }
+    open_cpu(args)
 }
 
-/// Whether `--device auto` means this machine's Metal GPU. A GPU of a virtual machine has to be asked for by name.
-pub fn auto_takes_metal() -> bool {
-    #[cfg(target_os = "macos")]
-    return metal().is_ok_and(|device| device.host().system().is_apple_silicon());
-    #[cfg(not(target_os = "macos"))]
-    return false;
+/// The GPU that `--device auto` takes. One of a virtual machine has to be asked for by name.
+#[cfg(target_os = "macos")]
+pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
+    metal().ok().filter(|device| device.host().system().is_apple_silicon())
 }
 
 fn open_cpu(args: &ModelArgs) -> Opened {
@@ -113,15 +114,19 @@ pub const NO_MAC: &str =
 
 #[cfg(target_os = "macos")]
 fn open_metal() -> Result<Opened> {
-    let device = metal()?;
-    Ok(Opened {
+    Ok(opened_metal(metal()?))
+}
+
+#[cfg(target_os = "macos")]
+fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
+    Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
         // macOS ends what holds the GPU for seconds; attention over a long context is one launch a chunk.
         chunk: device.host().policy().chunk,
         description: device.host().description(),
         device: Box::new(device),
-    })
+    }
 }
 
 /// The GPU of this Mac.

@@ -201,6 +201,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter over a whole vocabulary, many times")]
     fn draw_with_one_candidate_is_greedy_and_never_offers_padding() {
         let value = |_: usize, id: usize| match id {
             71 | 200 => 3.0,
@@ -211,6 +212,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter over a whole vocabulary, many times")]
     fn draw_depends_on_seed_and_position_and_nothing_else() {
         let value = |_: usize, id: usize| noise(id) / 4.0;
         let text = |seed| -> Vec<[Option<i32>; 2]> {
@@ -224,6 +226,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter over a whole vocabulary, many times")]
     fn draw_takes_only_what_the_filters_leave() {
         // Four ids with these probabilities; the others have none.
         let value = |_: usize, id: usize| match id {
@@ -247,6 +250,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter over a whole vocabulary, many times")]
     fn draw_chooses_nothing_from_non_finite_logits() {
         for bad in [f32::NAN, f32::INFINITY] {
             let value = |_: usize, id: usize| if id == 288 { bad } else { noise(id) };

@@ -1,4 +1,5 @@
-//! The form of matrix products: `simdgroup_matrix`, which every Apple GPU has, or Metal 4 tensor operations.
+//! The form of matrix products: `simdgroup_matrix`, which every Apple GPU has, or Metal 4 tensor
+//! operations.
 
 use std::fmt;
 
@@ -15,8 +16,8 @@ pub struct OsVersion {
     pub minor: u32,
 }
 
-/// The first macOS on which lily asks for tensor operations. Metal 4 came with 26.0; MLX uses its tensor kernels
-/// from 26.2 on, and what it does not trust is not trusted here.
+/// The first macOS on which lily asks for tensor operations. Metal 4 came with 26.0; MLX uses its tensor
+/// kernels from 26.2 on, and what it does not trust is not trusted here.
 pub const TENSOR_OS: OsVersion = OsVersion { major: 26, minor: 2 };
 
 /// What a product by tensor operations gave, compared with numbers that are known exactly.
@@ -55,8 +56,8 @@ pub enum Reason {
     NotTested,
 }
 
-/// Chooses the form of matrix products. Tensor operations need all three: a family that has units for them, a system
-/// whose compiler is trusted with them, and a self-test whose numbers were right.
+/// Chooses the form of matrix products. Tensor operations need all three: a family that has units for them,
+/// a system whose compiler is trusted with them, and a self-test whose numbers were right.
 pub fn choose_products(os: OsVersion, family: GpuFamily, self_test: SelfTest) -> ProductsChoice {
     let reason = match self_test {
         _ if os < TENSOR_OS => Reason::OldSystem,

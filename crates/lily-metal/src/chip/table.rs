@@ -1,5 +1,5 @@
-//! Apple's chips. Core counts and bandwidths are Apple's published specifications of the Macs that have them;
-//! families are those of Apple's Metal feature set tables (May 2026).
+//! Apple's chips. Core counts and bandwidths are Apple's published specifications of the Macs that have
+//! them; families are those of Apple's Metal feature set tables (May 2026).
 
 use super::{Gpu, GpuFamily};
 
@@ -61,7 +61,8 @@ const fn v(cores: u32, bandwidth_gb_s: f64) -> Variant {
 
 use GpuFamily::{Apple7, Apple8, Apple9, Apple10};
 
-/// Every chip of a Mac that has been published, oldest first. There is no Ultra of M4, and none of M5 so far.
+/// Every chip of a Mac that has been published, oldest first. There is no Ultra of M4, and none of M5 so
+/// far.
 pub const CHIPS: &[Chip] = &[
     chip("Apple M1", Apple7, &[v(7, 68.0), v(8, 68.0)]),
     chip("Apple M1 Pro", Apple7, &[v(14, 200.0), v(16, 200.0)]),

@@ -3,8 +3,10 @@
 /// Limits of a device, and how fast it surely is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Largest allocation in bytes: `maxBufferLength`, or less.
+    /// Largest allocation in bytes: `maxBufferLength`.
     pub allocation_bytes: u64,
+    /// Bytes of an allocation that holds several buffers, at most; a larger buffer gets one of its own.
+    pub arena_bytes: u64,
     /// Offsets of buffers in the constant address space are multiples of it. The feature tables ask for 4
     /// bytes on Apple's GPU families, for 32 on the Mac family and for 256 on older Macs; the largest holds everywhere.
     pub constant_alignment: u64,
@@ -29,8 +31,9 @@ impl Default for Limits {
     /// What every Apple GPU since the M1 has.
     fn default() -> Self {
         Self {
-            // Weights are spread over several; below every Mac's `maxBufferLength`, half of its memory.
-            allocation_bytes: 2 << 30,
+            // Below every Mac's `maxBufferLength`, which is about half of its memory.
+            allocation_bytes: 3 << 30,
+            arena_bytes: 2 << 30,
             constant_alignment: 256,
             device_alignment: 16,
             buffers: 31,

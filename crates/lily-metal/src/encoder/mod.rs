@@ -15,6 +15,6 @@ mod submissions;
 
 pub use command::{Command, PipelineId, Work};
 pub use limits::{Limits, Pace};
-pub use recording::{Body, Bound, Prepared, record, record_one};
+pub use recording::{Body, Bound, Prepared, record, record_chain, record_one};
 pub use stream::Stream;
 pub use submissions::{DecodeSubmission, SUBMISSION_SECONDS, cuts, longest_launch};

@@ -62,11 +62,22 @@ pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) 
     bodies
 }
 
+/// A body of launches that each wait for the one before it.
+pub fn record_chain(launches: &[(Prepared, Work)]) -> Body {
+    let first = launches.first().map_or(Work::SelfTest, |(_, work)| *work);
+    let mut body = Body { first, commands: Vec::new(), end: Bound::default() };
+    for (prepared, work) in launches {
+        if !body.commands.is_empty() {
+            body.commands.push(Command::Barrier);
+        }
+        body.end.dispatch(prepared, *work, &mut body.commands);
+    }
+    body
+}
+
 /// A body of one launch alone.
 pub fn record_one(prepared: &Prepared, work: Work) -> Body {
-    let mut body = Body { first: work, commands: Vec::new(), end: Bound::default() };
-    body.end.dispatch(prepared, work, &mut body.commands);
-    body
+    record_chain(&[(prepared.clone(), work)])
 }
 
 /// What is set in an encoder: nothing at its begin. What is set already is not set again.

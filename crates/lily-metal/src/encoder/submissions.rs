@@ -4,7 +4,7 @@
 //! command buffer is bounded, whatever the context: a plan that may take longer is cut at stage borders.
 //! The estimate is for the slowest chip and the longest context; one plan has the same cuts for every token.
 
-use lily_plan::{BufferKind, Launch, Live, Plan, Step, control};
+use lily_plan::{BufferKind, Launch, Live, Plan, Region, Step, control};
 
 use super::limits::Pace;
 
@@ -91,7 +91,8 @@ impl Worst {
             .flat_map(|b| b.read.iter().chain(&b.write).map(move |access| (b, access)))
             .map(|(b, access)| {
                 let buffer = plan.buffers().get(b.buffer);
-                buffer.bytes_of(access.bound.elements(&buffer.shape))
+                let elements = |region: &Region| region.elements(&buffer.shape);
+                buffer.bytes_of(access.exact(&live).iter().map(elements).sum())
             })
             .sum();
         (launch.flops(&live) as f64 / pace.flops).max(bytes as f64 / pace.bytes)

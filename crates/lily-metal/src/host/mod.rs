@@ -129,7 +129,7 @@ impl Host for AppleHost {
         let most = Limits::default();
         let threads = self.gpu.maxThreadsPerThreadgroup().width;
         Limits {
-            allocation_bytes: most.allocation_bytes.min(self.gpu.maxBufferLength() as u64),
+            allocation_bytes: self.gpu.maxBufferLength() as u64,
             threads: most.threads.min(u32::try_from(threads).unwrap_or(u32::MAX)),
             threadgroup_bytes: self.gpu.maxThreadgroupMemoryLength() as u64,
             ..most
@@ -165,7 +165,8 @@ impl Host for AppleHost {
         self.memory = Memory::new(&self.gpu, sizes)?;
         if self.system.has_residency_sets {
             let keep = self.options.keep_resident;
-            self.residency = Some(Residency::new(&self.gpu, &self.memory, keep)?);
+            // Without it encoders are told what they may touch: slower when idle, right all the same.
+            self.residency = Residency::new(&self.gpu, &self.memory, keep).ok();
         }
         self.queue.attach(self.residency.as_ref());
         Ok(())
@@ -200,6 +201,10 @@ impl Host for AppleHost {
 
     fn reach(&mut self, serial: u64) -> Result<(), Failure> {
         self.queue.reach(serial)
+    }
+
+    fn last_seconds(&self) -> Option<f64> {
+        self.queue.last_seconds()
     }
 
     fn rebuild(&mut self) -> Result<(), HostError> {

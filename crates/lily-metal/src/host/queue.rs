@@ -34,6 +34,7 @@ pub(super) struct Queue {
     open: Option<Pending>,
     encoder: Option<Retained<ProtocolObject<dyn MTLComputeCommandEncoder>>>,
     committed: VecDeque<Pending>,
+    last_seconds: Option<f64>,
 }
 
 // SAFETY: Metal's objects may be used from any thread, an encoder and its command buffer by one at a time; they are
@@ -51,6 +52,7 @@ impl Queue {
             open: None,
             encoder: None,
             committed: VecDeque::new(),
+            last_seconds: None,
         })
     }
 
@@ -153,8 +155,14 @@ impl Queue {
                 let reason = buffer.error().map_or("no reason is given".into(), |e| message(&e));
                 return Err(Failure { first: pending.first, reason });
             }
+            self.last_seconds = Some(buffer.GPUEndTime() - buffer.GPUStartTime());
         }
         Ok(())
+    }
+
+    /// Seconds of the command buffer that was last waited for.
+    pub fn last_seconds(&self) -> Option<f64> {
+        self.last_seconds
     }
 
     fn buffer(&self) -> Result<&ProtocolObject<dyn MTLCommandBuffer>, HostError> {

@@ -3,6 +3,8 @@
 // Each test file uses a part of this, and a failure here fails the test.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod gate;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -63,10 +65,13 @@ pub fn device() -> CpuDevice {
     CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 1, ..CpuOptions::default() })
 }
 
-/// The tiny model on a device.
+/// The tiny model on a device, one request at a time.
 pub fn model(device: Box<dyn Device>, context: usize) -> Model {
+    model_with(device, EngineOptions { context, chunk: 64, ..EngineOptions::default() })
+}
+
+pub fn model_with(device: Box<dyn Device>, options: EngineOptions) -> Model {
     let checkpoint = Checkpoint::open(folder()).unwrap();
-    let options = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
     let engine = Engine::new(device, shape, weights, options).unwrap();
@@ -90,6 +95,20 @@ pub fn serve_context(context: usize, settings: Settings) -> Served {
 pub fn serve_device(device: Box<dyn Device>, context: usize, settings: Settings) -> Served {
     let server = Server::new("tiny", settings).unwrap();
     server.handle().ready(model(device, context)).unwrap();
+    run(server)
+}
+
+/// Serves the tiny model, `sessions` requests at once.
+pub fn serve_sessions(
+    device: Box<dyn Device>,
+    context: usize,
+    sessions: usize,
+    settings: Settings,
+) -> Served {
+    let base = EngineOptions { context, chunk: 64, ..EngineOptions::default() };
+    let options = EngineOptions { batch: sessions, ..base };
+    let server = Server::new("tiny", settings).unwrap();
+    server.handle().ready(model_with(device, options)).unwrap();
     run(server)
 }
 
@@ -207,6 +226,20 @@ impl Served {
         loop {
             let health = self.send("GET", "/health", &[], "").json();
             if health["running"] == running && health["waiting"] == waiting {
+                return;
+            }
+            assert!(start.elapsed() < TIMEOUT, "still {health}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until so many requests wait or run.
+    pub fn wait_for_all(&self, requests: u64) {
+        let start = Instant::now();
+        loop {
+            let health = self.send("GET", "/health", &[], "").json();
+            let count = |field: &str| health[field].as_u64().unwrap_or(0);
+            if count("running") + count("waiting") == requests {
                 return;
             }
             assert!(start.elapsed() < TIMEOUT, "still {health}");

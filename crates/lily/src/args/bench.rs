@@ -29,6 +29,9 @@ pub struct BenchArgs {
     /// Tokens to decode after each prompt.
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = count(1 << 22))]
     pub decode: usize,
+    /// Draw tokens (temperature 1.0, top-k 20, top-p 0.95) instead of taking the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
     /// Measurements of each length; the median counts.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = count(1000))]
     pub reps: usize,

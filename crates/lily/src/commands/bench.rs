@@ -20,7 +20,7 @@ use crate::args::BenchArgs;
 use crate::device;
 use crate::model::Source;
 use crate::output::{note, print};
-use measure::{Row, measure};
+use measure::{Row, choice, measure};
 use profile::profile;
 
 /// Runs of a profile.
@@ -31,6 +31,8 @@ const PROFILE_RUNS: usize = 10;
 struct Report {
     device: String,
     model: String,
+    /// Whether tokens were drawn; otherwise they are the most likely ones.
+    sampled: bool,
     /// Bytes that the device reads in a second, where that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     read_bandwidth: Option<f64>,
@@ -70,8 +72,10 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             (source.load_on(opened, options)?.engine, name)
         }
     };
-    note(format_args!("lily: {model} on {device}"));
-    let mut report = Report { device, model, read_bandwidth, rows: Vec::new() };
+    let sampled = args.sampled;
+    let how = if sampled { "sampled" } else { "greedy" };
+    note(format_args!("lily: {model} on {device}, {how}"));
+    let mut report = Report { device, model, sampled, read_bandwidth, rows: Vec::new() };
     print(HEAD)?;
     for &length in &args.lengths {
         let row = measure(&mut engine, length, args, read_bandwidth)?;
@@ -80,9 +84,8 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if args.profile {
         let chunk = chunk.min(*longest);
-        for (name, step) in
-            [("decode step", Measured::Decode), ("prefill chunk", Measured::Prefill(chunk))]
-        {
+        let decode = ("decode step", Measured::Decode(choice(args)));
+        for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
             let sequence = engine.open()?;
             let costs = engine.profile(sequence, step, *longest, PROFILE_RUNS);
             engine.close(sequence);

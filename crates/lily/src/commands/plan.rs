@@ -48,9 +48,13 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
     let fusions = fusions(args);
     let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
+    let (choice, prefill_end) = match args.sampled {
+        true => (Choice::Draw, PrefillEnd::Draw),
+        false => (Choice::Device, PrefillEnd::Sample),
+    };
     let plan = match args.step {
-        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
-        PlanStep::Prefill => builder.prefill(tokens, 0, PrefillEnd::Sample)?,
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), choice)?,
+        PlanStep::Prefill => builder.prefill(tokens, 0, prefill_end)?,
     };
     let mut control_rows = vec![0; session.batch * control::WORDS];
     for row in control_rows.chunks_mut(control::WORDS) {

@@ -178,6 +178,11 @@ fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
     assert!(tok_s(&smaller) < tok_s(&max));
     assert_eq!(object(&["m4-max"])["prediction"]["tensor_operations"], false);
     assert!(tok_s(&object(&["m5-max", "--step", "prefill"])) > tok_s(&max));
+    let chunk = |chip: &str| {
+        let launches = object(&[chip, "--step", "prefill"])["prediction"]["launches"].clone();
+        launches[0]["threadgroups"].as_u64().unwrap()
+    };
+    assert!(chunk("m3-ultra") > chunk("m5-max") && chunk("m5-max") > chunk("m1"));
     let text = lily(&[&plan[..], &["M3-Ultra"]].concat()).stdout;
     assert!(text.starts_with("prediction for Apple M3 Ultra, Apple9, 80 GPU cores, "), "{text}");
     let last = text.lines().last().unwrap();

@@ -1,8 +1,9 @@
 //! What a kernel function takes of a GPU core: threads and threadgroup memory, read from its text.
 //!
-//! Metal says so once it has compiled a function. Here the same numbers come from the source alone, so that every
-//! variant of every plan is held to a chip's limits on any machine: the arrays that the function declares in
-//! threadgroup memory, with their sizes evaluated, and the bound of threads that it promises the compiler.
+//! Metal says so once it has compiled a function. Here the same numbers come from the source alone, so that
+//! every variant of every plan is held to a chip's limits on any machine: the arrays that the function
+//! declares in threadgroup memory, with their sizes evaluated, and the bound of threads that it promises
+//! the compiler.
 
 mod expression;
 
@@ -14,8 +15,8 @@ use expression::{Constants, evaluate, words};
 
 /// Threads of a simdgroup on every Apple GPU.
 pub const SIMD_WIDTH: u32 = 32;
-/// Most threads of a threadgroup on every Apple GPU; a function that takes many registers gets fewer, unless it
-/// promises the compiler a bound.
+/// Most threads of a threadgroup on every Apple GPU; a function that takes many registers gets fewer,
+/// unless it promises the compiler a bound.
 pub const MAX_THREADS: u32 = 1024;
 /// Bytes of threadgroup memory that a threadgroup has on every Apple GPU.
 pub const THREADGROUP_BYTES: u32 = 32 << 10;
@@ -178,8 +179,8 @@ fn enclosed(tokens: &[&str], open: usize) -> Result<usize, String> {
     Err("a bracket is not closed".into())
 }
 
-/// The text that Apple's compiler would see, without comments and directives, and the integer constants of it:
-/// macros without parameters, and `constant constexpr` scalars.
+/// The text that Apple's compiler would see, without comments and directives, and the integer constants of
+/// it: macros without parameters, and `constant constexpr` scalars.
 fn preprocess(text: &str) -> Result<(String, Constants), String> {
     let mut constants = Constants::new();
     let mut out = String::with_capacity(text.len());

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use lily_model::engine::{Engine, Generation, Progress};
+use lily_model::plan::Choice;
+use lily_model::sampling::Sampling;
 use serde::Serialize;
 
 use crate::args::BenchArgs;
@@ -49,7 +51,8 @@ pub fn measure(
     // Distinct ids, so that no round of tokens repeats a pattern of experts.
     let prompt: Vec<u32> =
         (0..length as u64).map(|i| (i.wrapping_mul(2_654_435_761) % used) as u32).collect();
-    let generation = Generation { limit: args.decode + 1, ..Generation::default() };
+    let sampling = if args.sampled { sampled() } else { Sampling::greedy() };
+    let generation = Generation { limit: args.decode + 1, sampling, ..Generation::default() };
     let (mut prefill, mut decode) = (Vec::new(), Vec::new());
     for rep in 0..=args.reps {
         let sequence = engine.open()?;
@@ -73,7 +76,7 @@ pub fn measure(
     }
     let (prefill, decode) = (Times::new(prefill), Times::new(decode));
     let length_f = length as f64;
-    let step = engine.decode_table(length)?;
+    let step = engine.decode_table(length, choice(args))?;
     let bytes = step.bytes_read + step.bytes_written;
     let bytes_per_second = bytes as f64 / decode.median;
     Ok(Row {
@@ -89,6 +92,16 @@ pub fn measure(
         decode_bytes_per_second: bytes_per_second,
         decode_bandwidth_share: bandwidth.map(|most| bytes_per_second / most),
     })
+}
+
+/// Who chooses the tokens of a decode step.
+pub fn choice(args: &BenchArgs) -> Choice {
+    if args.sampled { Choice::Draw } else { Choice::Device }
+}
+
+/// What the reference checkpoint asks for.
+fn sampled() -> Sampling {
+    Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, ..Sampling::greedy() }
 }
 
 /// Seconds of some rounds.

@@ -102,7 +102,8 @@ pub struct Metal {
 /// It is not there, or lacks something; the message says what.
 pub fn open(choice: DeviceChoice) -> Result<Patient> {
     match choice {
-        DeviceChoice::Auto if device::auto_takes_metal() => open(DeviceChoice::Metal),
+        #[cfg(target_os = "macos")]
+        DeviceChoice::Auto if device::best_metal().is_some() => open(DeviceChoice::Metal),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
             let mut device = device::cpu(Numerics::Int8, 0);
             let threads = device.threads();

@@ -1,8 +1,8 @@
-//! What launches and reads of memory cost on a device, measured by plans like those of a decode step: matrix products with one
-//! vector, each over weights of its own.
+//! What launches and reads of memory cost on a device, measured by plans like those of a decode step:
+//! matrix products with one vector, each over weights of its own.
 //!
-//! The time of a launch is the difference between a plan and one with twice its launches, so that what a submission costs
-//! as a whole drops out.
+//! The time of a launch is the difference between a plan and one with twice its launches, so that what a
+//! submission costs as a whole drops out.
 
 use std::fmt;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub struct Read {
 
 /// Query heads of the products: 0.3, 1.0, 4.1, 33 and 134 MB of weights.
 const HEADS: [usize; 5] = [1, 6, 27, 226, 909];
-/// Bytes of weights of the shorter plan of a pair: a plan that has twice of them finds no cache that still holds them.
+/// Bytes of weights of the shorter plan of a pair: a plan that has twice of them finds no cache that still
+/// holds them.
 const ROUND_BYTES: u64 = 128 << 20;
 /// Launches of the shorter plan.
 const LAUNCHES: std::ops::RangeInclusive<u64> = 2..=256;

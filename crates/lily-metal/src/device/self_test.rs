@@ -4,9 +4,9 @@
 use half::bf16;
 use lily_kernels::gpu::{HEADERS, Source};
 
+use super::MetalDevice;
 use crate::arena::{AllocationId, Place};
 use crate::chip::SelfTest;
-use crate::device::MetalDevice;
 use crate::encoder::{PipelineId, Prepared, Work, record_one};
 use crate::machine::{Host, HostError, Wanted};
 
@@ -91,20 +91,21 @@ fn bytes(rows: usize, element: impl Fn(usize, usize) -> i32) -> Vec<u8> {
 
 impl<H: Host> MetalDevice<H> {
     /// Runs the test, before anything is allocated, and tells the host.
-    pub(crate) fn test_tensors(&mut self) {
+    pub(super) fn test_tensors(&mut self) {
         let result = match self.multiply() {
             Ok(true) => SelfTest::Passed,
             // A text that does not compile is a failure like a wrong number: kernels take the other form.
             Ok(false) | Err(_) => SelfTest::Failed,
         };
-        self.host_mut().tested(result);
+        self.host.tested(result);
     }
 
     /// Whether every number of the product is right.
     fn multiply(&mut self) -> Result<bool, HostError> {
         let source = source();
-        let infos = self.host_mut().compile(&[Wanted { kernel: "self_test", source: &source }])?;
-        let pipeline = PipelineId(self.add_pipelines(infos));
+        let infos = self.host.compile(&[Wanted { kernel: "self_test", source: &source }])?;
+        let pipeline = PipelineId(self.pipelines.len());
+        self.pipelines.extend(infos);
         let contents = [
             (STEPS as u32).to_le_bytes().to_vec(),
             bytes(ROWS, left),
@@ -115,18 +116,18 @@ impl<H: Host> MetalDevice<H> {
         for content in &contents {
             let bytes = content.len() as u64;
             places.push(Place { allocation: AllocationId(0), offset: end, bytes });
-            end = (end + bytes).next_multiple_of(self.limits().constant_alignment);
+            end = (end + bytes).next_multiple_of(self.limits.constant_alignment);
         }
-        self.host_mut().allocate(&[end])?;
+        self.host.allocate(&[end])?;
         for (place, content) in places.iter().zip(&contents) {
-            self.host_mut().bytes(*place)?.copy_from_slice(content);
+            self.host.bytes(*place)?.copy_from_slice(content);
         }
         let out = places[3];
         let prepared = Prepared { pipeline, places, grid: [1; 3], threads: THREADS };
         if self.run_body(record_one(&prepared, Work::SelfTest))?.is_some() {
             return Ok(false);
         }
-        let found = self.host_mut().bytes(out)?;
+        let found = self.host.bytes(out)?;
         let found = found.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
         Ok(found.eq(expected()))
     }

@@ -1,23 +1,25 @@
 //! The `Device` trait over a host.
 
+mod profile;
+mod recover;
+mod self_test;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
 use lily_kernels::gpu::{Entry, MatrixFormat, Source};
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, MappedFile,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
+    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place, weight_bytes};
 use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
-use crate::encoder::{
-    Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, Work, cuts, record, record_one,
-};
+use crate::encoder::{Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record};
 use crate::fetch;
-use crate::machine::{Failure, Host, HostError, NAME, Wanted};
+use crate::machine::{Host, NAME, Wanted};
 use crate::upload::{self, WeightFiles};
 
 /// How the device runs.
@@ -90,21 +92,6 @@ impl<H: Host> MetalDevice<H> {
     /// The host.
     pub fn host(&self) -> &H {
         &self.host
-    }
-
-    pub(crate) fn host_mut(&mut self) -> &mut H {
-        &mut self.host
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    /// Appends pipelines that the host has compiled; gives the index of the first.
-    pub(crate) fn add_pipelines(&mut self, infos: Vec<PipelineInfo>) -> usize {
-        let first = self.pipelines.len();
-        self.pipelines.extend(infos);
-        first
     }
 
     /// Calls `with` with what this device's commands are held against.
@@ -200,80 +187,6 @@ impl<H: Host> MetalDevice<H> {
         Err(DeviceError::Unsupported { device: NAME.into(), kernel, launch: index, reason })
     }
 
-    /// Sends bodies; a failure leaves a device that can go on.
-    fn send(&mut self, bodies: &[Body]) -> Result<(), HostError> {
-        let host = &mut self.host;
-        let sent = self.stream.submit(bodies, &mut |command| host.execute(command));
-        sent.or_else(|error| self.rebuild().and(Err(error)))
-    }
-
-    /// Commits what is encoded.
-    fn close(&mut self) -> Result<(), HostError> {
-        let host = &mut self.host;
-        let closed = self.stream.close(&mut |command| host.execute(command));
-        closed.or_else(|error| self.rebuild().and(Err(error)))
-    }
-
-    fn rebuild(&mut self) -> Result<(), HostError> {
-        self.stream.rebuilt();
-        // What they would copy is lost.
-        self.pending = [None; FETCH_SLOTS];
-        self.host.rebuild()
-    }
-
-    /// Waits for a command buffer. If one failed, the device starts over, and the error names a launch.
-    fn reach(&mut self, serial: u64) -> Result<(), DeviceError> {
-        let Err(failure) = self.host.reach(serial) else { return Ok(()) };
-        self.rebuild()?;
-        Err(self.explain(failure))
-    }
-
-    /// Finds the launch that fails, by running those of the command buffer one by one: Metal names the command
-    /// buffer only. The sequence's state is lost already.
-    fn explain(&mut self, failure: Failure) -> DeviceError {
-        let Work::Launch { plan, launch: first } = failure.first else {
-            return DeviceError::Unavailable { device: NAME.into(), reason: failure.reason };
-        };
-        let plan_id = PlanId(plan);
-        let Ok(compiled) = self.plan(plan_id) else {
-            return DeviceError::Unavailable { device: NAME.into(), reason: failure.reason };
-        };
-        let plan = compiled.plan.clone();
-        let body = compiled.bodies.iter().find(|body| body.first == failure.first);
-        let launches: Vec<usize> = body.map_or(vec![first], Body::launches);
-        for &launch in &launches {
-            match self.run_alone(plan_id, launch) {
-                Ok(None) => {}
-                Ok(Some(again)) => {
-                    return failed(&plan, launch, again.reason);
-                }
-                Err(error) => return error,
-            }
-        }
-        let last = launches.last().map_or(String::new(), |&last| plan.launches()[last].label());
-        let reason = format!(
-            "{}; the command buffer goes on to {last}, and none of its launches fails alone",
-            failure.reason
-        );
-        failed(&plan, first, reason)
-    }
-
-    /// Runs one launch and waits; gives the failure if it fails, with the device started over.
-    fn run_alone(&mut self, plan: PlanId, launch: usize) -> Result<Option<Failure>, DeviceError> {
-        let prepared = &self.plan(plan)?.launches[launch];
-        let body = record_one(prepared, Work::Launch { plan: plan.0, launch });
-        Ok(self.run_body(body)?)
-    }
-
-    /// Runs one body and waits; gives the failure if it fails, with the device started over.
-    pub(crate) fn run_body(&mut self, body: Body) -> Result<Option<Failure>, HostError> {
-        self.send(&[body])?;
-        self.close()?;
-        let Err(failure) = self.host.reach(self.stream.serial()) else { return Ok(None) };
-        self.rebuild()?;
-        Ok(Some(failure))
-    }
-
     /// A range of a buffer, checked.
     fn range(
         &self,
@@ -311,11 +224,6 @@ fn entry<H: Host>(
     let (face, entry) = host.target().entry(launch, index, &formats)?;
     let source = Source::assemble(launch.kernel, &face, &entry);
     Ok((entry, source))
-}
-
-fn failed(plan: &Plan, launch: usize, reason: String) -> DeviceError {
-    let kernel = plan.launches()[launch].label();
-    DeviceError::Launch { device: NAME.into(), kernel, launch, reason }
 }
 
 impl<H: Host> Device for MetalDevice<H> {
@@ -431,7 +339,7 @@ impl<H: Host> Device for MetalDevice<H> {
         self.wait()?;
         match self.run_alone(plan, launch)? {
             None => Ok(()),
-            Some(failure) => Err(failed(&recorded, launch, failure.reason)),
+            Some(failure) => Err(recover::failed(&recorded, launch, failure.reason)),
         }
     }
 
@@ -451,6 +359,11 @@ impl<H: Host> Device for MetalDevice<H> {
 
     fn buffers(&self) -> &Arc<Buffers> {
         &self.buffers
+    }
+
+    fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
+        self.wait()?;
+        self.kernel_times(plan, runs)
     }
 
     fn fetch(
