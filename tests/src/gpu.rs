@@ -45,13 +45,21 @@ fn all_logits(engine: &mut Engine, sequence: SequenceId, ids: &[u32]) -> Vec<f32
 }
 
 fn greedy(engine: &mut Engine, sequence: SequenceId, ids: &[u32], limit: usize) -> Vec<u32> {
-    let generation = Generation { limit, ..Generation::default() };
+    generated(engine, sequence, ids, &Generation { limit, ..Generation::default() })
+}
+
+fn generated(
+    engine: &mut Engine,
+    sequence: SequenceId,
+    ids: &[u32],
+    generation: &Generation,
+) -> Vec<u32> {
     let mut out = Vec::new();
     let mut collect = |progress: Progress| {
         out.extend(progress.token());
         ControlFlow::Continue(())
     };
-    engine.generate(sequence, ids, &generation, &mut collect).expect("tokens are generated");
+    engine.generate(sequence, ids, generation, &mut collect).expect("tokens are generated");
     out
 }
 
@@ -140,6 +148,34 @@ pub fn greedy_is_repeatable(name: &str, make: Make<'_>, other: Make<'_>) {
     let gaps = &golden.prompts.greedy_logit_gaps[1];
     let clear = gaps.iter().take(12).take_while(|&&gap| gap > CLEAR_GAP).count();
     assert_eq!(first.0[..clear], golden.prompts.greedy[1][..clear], "{name}");
+}
+
+/// Texts that the device draws are those that the host draws from the device's logits; a second run and
+/// another order of launches give them again.
+///
+/// # Panics
+/// If not.
+pub fn draws_what_the_host_draws(name: &str, make: Make<'_>, other: Make<'_>) {
+    let golden = Golden::open(name);
+    let prompt = &golden.prompts.prompts[1];
+    let usual = Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, ..Sampling::greedy() };
+    let hot = Sampling { temperature: 3.0, top_k: 64, top_p: 0.9, min_p: 0.01, ..usual.clone() };
+    let run = |make: Make<'_>, logprobs: Option<usize>| -> Vec<Vec<u32>> {
+        let mut engine = golden.engine(make(), options());
+        let texts = [usual.clone(), hot.clone()].into_iter().zip([3, 4]).map(|(sampling, seed)| {
+            let sampling = Sampling { seed, ..sampling };
+            let sequence = engine.open().expect("a free sequence");
+            let generation = Generation { limit: 8, sampling, logprobs, ..Generation::default() };
+            let out = generated(&mut engine, sequence, prompt, &generation);
+            engine.close(sequence);
+            out
+        });
+        texts.collect()
+    };
+    let drawn = run(make, None);
+    assert_eq!(drawn, run(make, Some(0)), "{name}: the host");
+    assert_eq!(drawn, run(make, None), "{name}: a second run");
+    assert_eq!(drawn, run(other, None), "{name}: another order of launches");
 }
 
 /// Steps that are taken back leave the state of a run that never made them.

@@ -3,6 +3,7 @@
 pub mod gpu;
 pub mod layers;
 pub mod pair;
+pub mod replay;
 pub mod rig;
 pub mod spoil;
 
@@ -73,12 +74,13 @@ impl Golden {
 /// An engine for a folder, or why its model does not run.
 pub fn load(
     folder: &Path,
-    device: Box<dyn Device>,
+    mut device: Box<dyn Device>,
     options: EngineOptions,
 ) -> Result<Engine, EngineError> {
     let checkpoint = Checkpoint::open(folder).expect("the checkpoint opens");
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().expect("the weights are complete");
+    device.weight_files(checkpoint.mapped_files());
     Engine::new(device, shape, weights, options)
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use lily_kernels::conformance::{Around, Contents, compare_launch};
+use lily_kernels::draw::Draw;
 use lily_model::plan::{Choice, PrefillEnd};
-use lily_plan::{BufferKind, Device, Launch, Plan, control};
+use lily_plan::{BufferKind, Device, Launch, Plan, control, write_i32};
 
 use crate::rig::{Machine, Rig, all_fusions};
 use crate::{Golden, interpreter};
@@ -25,8 +26,13 @@ pub fn agrees_at_every_launch(name: &str, device: Box<dyn Device>, tolerance: f3
         (0, &ids[40..64], 40, PrefillEnd::Logits),
         (1, &ids[..9], 16, PrefillEnd::More),
         (1, &ids[9..10], 16, PrefillEnd::Sample),
-        (2, &ids[..33], 40, PrefillEnd::Sample),
+        (2, &ids[..33], 40, PrefillEnd::Draw),
     ];
+    let rules = [Draw::new(1.0, 20, 0.95, 0.0, 7), Draw::GREEDY, Draw::new(4.0, 64, 1.0, 0.0, 8)];
+    let rules: Vec<i32> = rules.iter().flat_map(Draw::words).collect();
+    pair.on_both(|machine| {
+        write_i32(machine.device.as_mut(), rig.buffers.sampling, 0, &rules).expect("in bounds");
+    });
     let check = |result: Result<(), String>| result.unwrap_or_else(|reason| panic!("{reason}"));
     for (sequence, ids, tokens, end) in chunks {
         pair.on_both(|machine| machine.start_chunk(sequence, ids));
@@ -38,7 +44,7 @@ pub fn agrees_at_every_launch(name: &str, device: Box<dyn Device>, tolerance: f3
             machine.set_row(0, |row| row[control::TOKEN] = 5);
             machine.set_row(1, |row| row[control::HALT] = i32::from(i % 3 == 1));
         });
-        let choice = if i == 2 { Choice::Host } else { Choice::Device };
+        let choice = [Choice::Device, Choice::Draw, Choice::Host][i % 3];
         check(pair.run(&rig.decode(70, choice, fusions), &format!("decode, {fusions:?}")));
     }
     assert!(pair.launches > 300, "only {} launches", pair.launches);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lily_kernels::conformance::Contents;
+use lily_kernels::draw::Draw;
 use lily_kernels::{ModelShape, SessionShape};
 use lily_model::Checkpoint;
 use lily_model::plan::{
@@ -57,6 +58,11 @@ impl Rig {
         Self { shape, session, buffers, weights }
     }
 
+    /// All weights by buffer name.
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
     /// Weights of a norm, `[hidden]`.
     pub fn norm(&self, id: BufferId) -> &[f32] {
         match self.weights.get(&self.buffers.table.get(id).name) {
@@ -82,13 +88,14 @@ impl Rig {
         PlanBuilder::new(&self.shape, &self.session, &self.buffers, fusions)
     }
 
-    /// Allocates on a device. All sequences are empty and halted, the stop lists empty.
+    /// Allocates on a device. All sequences are empty, halted and greedy, the stop lists empty.
     pub fn start(&self, device: Box<dyn Device>) -> Machine<'_> {
         let mut machine = Machine { rig: self, device };
         let table = &self.buffers.table;
         machine.device.allocate(table, self.weights.clone()).expect("the buffers fit");
         let stops = vec![control::NO_ID; self.session.batch * control::STOP_IDS];
         machine.write_i32(self.buffers.stop_ids, &stops);
+        machine.write_i32(self.buffers.sampling, &Draw::GREEDY.words().repeat(self.session.batch));
         for id in [self.buffers.prompt, self.buffers.output] {
             machine.write_i32(id, &vec![0; table.get(id).elements()]);
         }

@@ -128,13 +128,14 @@ fn a_prompt_that_meets_damage_fails_with_a_reason_and_alone() {
     let spoiled = Spoiled::new(&golden).poison_token(bad);
     let prompt = [1, 2, bad, 3];
     let sampled = Sampling { temperature: 1.0, ..greedy() };
+    let few = Sampling { top_k: 20, ..sampled.clone() };
     let penalised = Sampling { presence_penalty: 0.5, ..greedy() };
-    for sampling in [greedy(), sampled, penalised] {
+    for sampling in [greedy(), sampled, few, penalised] {
         let mut engine = load(spoiled.path(), cpu(Numerics::Exact), options()).unwrap();
         let lost = engine.open().unwrap();
         let neighbour = engine.open().unwrap();
         engine.prefill(neighbour, ids, PrefillEnd::More).unwrap();
-        let on_device = sampling.is_plain_greedy();
+        let on_device = sampling.on_device().is_some();
         let (out, result) = generate(&mut engine, lost, &prompt, sampling);
         let label = format!("{result:?}");
         assert!(out.is_empty(), "{label}");

@@ -63,6 +63,15 @@ fn greedy_runs_are_repeatable_bit_for_bit() {
 }
 
 #[test]
+fn sampled_runs_are_those_of_the_host_and_repeatable() {
+    if available() {
+        for name in ["heads", "odd"] {
+            gpu::draws_what_the_host_draws(name, &cuda, &cuda);
+        }
+    }
+}
+
+#[test]
 fn steps_taken_back_leave_the_state_of_a_cold_run() {
     if available() {
         gpu::step_back_equals_a_cold_run("generic", &cuda);

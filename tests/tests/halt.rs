@@ -9,11 +9,11 @@ use lily_tests::rig::{Machine, Rig, all_fusions};
 use lily_tests::{Golden, cpu, interpreter};
 
 /// Decode plans of every combination of fusions, near the start and past the first bucket of
-/// lengths, with either choice.
+/// lengths, with every choice.
 fn decode_plans(rig: &Rig) -> Vec<Arc<Plan>> {
     let mut plans = Vec::new();
     for fusions in all_fusions() {
-        for choice in [Choice::Device, Choice::Host] {
+        for choice in [Choice::Device, Choice::Draw, Choice::Host] {
             for position in [20, 2000] {
                 plans.push(rig.decode(position, choice, fusions));
             }

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+use lily_kernels::gpu::Products;
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 use lily_tests::{GOLDEN, gpu, pair};
@@ -13,6 +14,12 @@ fn msl() -> Box<dyn Device> {
 fn shuffled() -> Box<dyn Device> {
     let options = MslOptions { reverse: true, shuffle: Some(5), ..MslOptions::default() };
     Box::new(MslTestDevice::new(options))
+}
+
+/// With Metal 4 tensor operations.
+fn tensors() -> Box<dyn Device> {
+    let products = Products::TensorOperations;
+    Box::new(MslTestDevice::new(MslOptions { products, workers: 2, ..MslOptions::default() }))
 }
 
 /// Largest relative difference of a buffer that one launch writes, given the same inputs: its own rounding
@@ -34,9 +41,21 @@ fn golden_logits_stay_within_the_bar() {
 }
 
 #[test]
+fn golden_logits_stay_within_the_bar_with_tensor_operations() {
+    gpu::golden_logits("heads", &tensors);
+}
+
+#[test]
 fn greedy_runs_are_repeatable_bit_for_bit() {
     for name in ["heads", "odd"] {
         gpu::greedy_is_repeatable(name, &msl, &shuffled);
+    }
+}
+
+#[test]
+fn sampled_runs_are_those_of_the_host_and_repeatable() {
+    for name in ["heads", "odd"] {
+        gpu::draws_what_the_host_draws(name, &msl, &shuffled);
     }
 }
 

@@ -36,7 +36,8 @@ fn every_text_compiles_without_spills_at_the_real_models_shapes() {
     small.add_cases();
     let mut seen = BTreeSet::new();
     for (key, source) in small.sources.into_iter().rev() {
-        if seen.insert((source.function, key.capability)) {
+        let products = key.constants.iter().find(|(name, _)| *name == "TENSOR_OPERATIONS");
+        if seen.insert((source.function, key.capability, products.cloned())) {
             variants.sources.entry(key).or_insert(source);
         }
     }
@@ -67,12 +68,15 @@ struct Variants {
 
 impl Variants {
     fn add(&mut self, launch: &Launch, formats: &[Option<MatrixFormat>]) {
+        self.add_with(Products::SimdgroupMatrix, launch, formats);
+    }
+
+    fn add_with(&mut self, products: Products, launch: &Launch, formats: &[Option<MatrixFormat>]) {
         if !wanted(launch.kernel) {
             return;
         }
         for capability in CAPABILITIES {
-            let family = Family::Nvidia { capability };
-            let target = Target { family, products: Products::SimdgroupMatrix };
+            let target = Target { family: Family::Nvidia { capability }, products };
             let (face, entry) =
                 target.entry(launch, 0, formats).expect("every launch has an entry");
             let source = || Source::assemble(launch.kernel, &face, &entry);
@@ -92,7 +96,10 @@ impl Variants {
             };
             let launch = &case.plan.launches()[0];
             let formats = launch.bindings.iter().map(|b| format(case.plan.buffers().get(b.buffer)));
-            self.add(launch, &formats.collect::<Vec<_>>());
+            let formats = formats.collect::<Vec<_>>();
+            self.add(launch, &formats);
+            // No plan for an NVIDIA GPU has this form, but it is a text like the others.
+            self.add_with(Products::TensorOperations, launch, &formats);
         }
     }
 
@@ -194,8 +201,10 @@ fn full_size_plans() -> Vec<Plan> {
         for fusions in all_fusions() {
             let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
             for length in [100, 2000, 20_000] {
-                let plan = builder.decode(LengthBucket::new(length, fusions), Choice::Device);
-                plans.push(plan.expect("a valid plan"));
+                for choice in [Choice::Device, Choice::Draw] {
+                    let plan = builder.decode(LengthBucket::new(length, fusions), choice);
+                    plans.push(plan.expect("a valid plan"));
+                }
             }
         }
         if batch > 1 {
@@ -203,7 +212,7 @@ fn full_size_plans() -> Vec<Plan> {
         }
         let builder = PlanBuilder::new(&shape, &session, &buffers, all_fusions()[0]);
         for tokens in [1, 7, 16, 64, 512, 2048] {
-            for end in [PrefillEnd::Sample, PrefillEnd::AllLogits] {
+            for end in [PrefillEnd::Sample, PrefillEnd::Draw, PrefillEnd::AllLogits] {
                 plans.push(builder.prefill(tokens, 0, end).expect("a valid plan"));
             }
         }

@@ -54,10 +54,20 @@ impl FullSize {
     }
 
     fn decode_plan(&self, batch: usize, position: usize, fusions: Fusions) -> Plan {
+        self.decode_choice(batch, position, fusions, Choice::Device)
+    }
+
+    fn decode_choice(
+        &self,
+        batch: usize,
+        position: usize,
+        fusions: Fusions,
+        choice: Choice,
+    ) -> Plan {
         let session = self.session(batch, 1);
         let buffers = self.buffers(&session);
         PlanBuilder::new(&self.shape, &session, &buffers, fusions)
-            .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
+            .decode(LengthBucket::new(position + 1, fusions), choice)
             .expect("a valid plan")
     }
 
@@ -127,6 +137,22 @@ fn fusions_take_launches_away() {
     }
 }
 
+/// Drawing reads the bests of all groups, as greedy does, and instead of their ids the rule and the
+/// logits of at most 128 groups.
+#[test]
+fn a_sampled_step_has_no_more_launches_than_a_greedy_one() {
+    let model = FullSize::new();
+    let fusions = Fusions { topk: true, prepare: true, short: true };
+    for (fusions, launches) in [(Fusions::default(), 303), (fusions, 253)] {
+        let greedy = model.decode(4096, fusions);
+        let drawn = cost(&model.decode_choice(1, 4096, fusions, Choice::Draw), 4096, 1, 1);
+        assert_eq!((drawn.launches, drawn.stages), (launches, launches));
+        assert_eq!(greedy.launches, launches);
+        assert_eq!(drawn.bytes_written, greedy.bytes_written);
+        assert_eq!(drawn.bytes_read + 4 * 7_760, greedy.bytes_read + 4 * (128 * 32 + 8));
+    }
+}
+
 #[test]
 fn prefill_of_a_chunk_has_the_stated_launches_bytes_and_arithmetic() {
     let model = FullSize::new();
@@ -173,6 +199,7 @@ fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
         model.decode(100, Fusions { short: true, ..Fusions::default() }),
         model.prefill(0, 2048, PrefillEnd::Sample),
         model.prefill(0, 16, PrefillEnd::More),
+        model.prefill(0, 16, PrefillEnd::Draw),
     ];
     for row in tables.iter().flat_map(|t| &t.list) {
         assert!(table::find(row.kernel).is_some(), "{} is no kernel", row.kernel);
@@ -218,8 +245,11 @@ fn every_launch_of_the_other_plans_has_an_entry_on_every_gpu() {
     {
         plans.push(model.decode_plan(batch, position, fusions));
     }
+    plans.push(model.decode_choice(1, 4096, none, Choice::Draw));
+    plans.push(model.decode_choice(8, 4096, all, Choice::Draw));
     for tokens in [1, 7, 33, 512] {
         plans.push(model.prefill_plan(tokens, PrefillEnd::Logits));
+        plans.push(model.prefill_plan(tokens, PrefillEnd::Draw));
     }
     let tensor = Target { products: Products::TensorOperations, ..Target::APPLE };
     for target in [Target::APPLE, tensor, Target::NVIDIA, Target::TEST] {

@@ -361,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_belongs_between_turns_ends_the_turn() {
+        let (outcome, texts) = say(&["</think>ab<|im_start|>user", "cd"], 50, &[]);
+        assert_eq!((outcome.content.as_str(), outcome.finish), ("ab", FinishReason::Stop));
+        assert_eq!(texts, ["|a", "|b"]);
+        // As text of a model that spells it, it is text.
+        let (outcome, _) = say(&["</think>ab<|im_", "start|>cd"], 50, &[]);
+        assert_eq!(outcome.content, "ab<|im_start|>cd");
+    }
+
+    #[test]
     fn a_thought_is_cut_at_its_budget_whatever_the_pieces() {
         let tokenizer = tokenizer();
         let bound = |pieces: &[&str], budget| {

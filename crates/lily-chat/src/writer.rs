@@ -11,6 +11,11 @@ use crate::parser::{Ended, Events, MessageEvent, MessageParser, Parsed};
 /// Decodes ids, and tells thought, answer and calls apart up to a stop string. Knows nothing of
 /// models: ids or characters come in, events go out as text becomes whole.
 pub(crate) struct Writer {
+    tokenizer: Tokenizer,
+    /// Tokens that frame the conversation end the turn.
+    control_ends: bool,
+    /// One of them did.
+    turn_ended: bool,
     detokenizer: Detokenizer,
     parser: MessageParser,
     parsed: Parsed,
@@ -20,15 +25,24 @@ impl Writer {
     /// A writer at the beginning of a text.
     pub fn new(tokenizer: &Tokenizer, request: &CompletionRequest) -> Result<Self, ChatError> {
         Ok(Self {
+            tokenizer: tokenizer.clone(),
+            // Whoever lets the model run on behind its stop tokens wants no other end either.
+            control_ends: !request.stop_ids.is_empty(),
+            turn_ended: false,
             detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
             parser: MessageParser::new(request.thinking, request.tools.clone(), &request.stop)?,
             parsed: Parsed::default(),
         })
     }
 
-    /// Adds a token. Breaks if the text ends here.
+    /// Adds a token. Breaks if the text ends here: at a stop string, or at a token that belongs
+    /// between the turns of a conversation, such as `<|im_start|>`.
     pub fn push(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
-        let Self { detokenizer, parser, parsed } = self;
+        if self.control_ends && self.tokenizer.is_special(id) {
+            self.turn_ended = true;
+            return ControlFlow::Break(());
+        }
+        let Self { detokenizer, parser, parsed, .. } = self;
         let flow = give_out(parser.push(detokenizer.push(id)), parsed, on_event);
         if parser.is_stopped() { ControlFlow::Break(()) } else { flow }
     }
@@ -42,8 +56,9 @@ impl Writer {
     /// Ends the text, for the reason that the model's side gives, and gives out everything that
     /// waited. Returns the reason that counts.
     pub fn finish(&mut self, reason: FinishReason, on_event: &mut OnEvent<'_>) -> FinishReason {
-        let Self { detokenizer, parser, parsed } = self;
+        let Self { detokenizer, parser, parsed, .. } = self;
         let ended = match reason {
+            _ if self.turn_ended => Ended::StopToken,
             FinishReason::Stop | FinishReason::ToolCalls => Ended::StopToken,
             FinishReason::Length => Ended::Limit,
             FinishReason::Cancelled => Ended::Cancelled,

@@ -10,8 +10,8 @@ use lily_plan::{
 };
 
 use crate::arena::Block;
-use crate::memory;
 use crate::pool::{Pool, Shuffle};
+use crate::{bandwidth, memory};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
@@ -141,6 +141,10 @@ impl Device for CpuDevice {
     /// Weights are used in place.
     fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
         Ok(memory::limit().map(|limit| MemoryBudget { limit, weights: 0 }))
+    }
+
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(Some(bandwidth::read_bandwidth(self.threads())))
     }
 
     fn precision(&self) -> Precision {

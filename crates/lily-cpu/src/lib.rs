@@ -4,6 +4,7 @@
 
 #[allow(unsafe_code)]
 mod arena;
+mod bandwidth;
 #[allow(unsafe_code)]
 mod device;
 mod memory;

@@ -19,7 +19,9 @@ use crate::table;
 mod builder;
 mod face;
 
-pub use builder::{CaseBuilder, decode_steps, prefill_steps, real_shape, small_shapes};
+pub use builder::{
+    CaseBuilder, decode_steps, long_shapes, prefill_steps, real_shape, small_shapes,
+};
 pub use face::{run_face, run_reference};
 
 /// Largest relative rms difference of any written buffer.
@@ -145,9 +147,23 @@ pub fn check(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<(), Strin
 /// Checks one case and gives the largest relative rms difference of what it writes; the error says
 /// what differs.
 pub fn measure(device: &mut dyn Device, case: &Case, bar: Bar) -> Result<f64, String> {
-    let text = |e: DeviceError| e.to_string();
+    measure_against(&wanted(case)?, device, case, bar)
+}
+
+/// What the reference leaves in every buffer of a case, for [`measure_against`] on several devices.
+pub fn wanted(case: &Case) -> Result<Vec<Contents>, String> {
     let mut oracle = Interpreter::new(table::reference, precision(case), true);
-    let want = run(&mut oracle, case, &case.contents).map_err(text)?;
+    run(&mut oracle, case, &case.contents).map_err(|e| e.to_string())
+}
+
+/// [`measure`] with the reference's result at hand.
+pub fn measure_against(
+    want: &[Contents],
+    device: &mut dyn Device,
+    case: &Case,
+    bar: Bar,
+) -> Result<f64, String> {
+    let text = |e: DeviceError| e.to_string();
     let got = run(device, case, &case.contents).map_err(text)?;
     let memory = ContentsMemory(&case.contents);
     let launch = &case.plan.launches()[0];

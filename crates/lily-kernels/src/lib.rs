@@ -15,11 +15,14 @@ pub mod attn_prepare;
 pub mod attn_short;
 pub mod attn_split;
 pub mod attn_split_prepare;
+#[allow(unsafe_code)]
+pub mod choice;
 pub mod combine;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 #[allow(unsafe_code)]
 pub mod cpu;
+pub mod draw;
 pub mod embed;
 pub mod experts_down;
 pub mod experts_gate_up;

@@ -16,7 +16,8 @@ pub(crate) mod cpu;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-/// Words of one entry of the work list: expert, first sorted row, rows, 0.
+/// Words of one entry of the work list: expert, first sorted row, rows, number among the expert's entries from 0
+/// on. All but an expert's last entry are full; unused entries are zero.
 pub const WORK_WORDS: usize = 4;
 
 /// A logit as the choice sees it: NaN counts as lowest and infinities as the largest finite values,
@@ -88,7 +89,7 @@ pub struct Groups {
     pub row_token: Vec<i32>,
     /// Slot of each sorted row.
     pub row_slot: Vec<i32>,
-    /// Entries (expert, first row, rows, 0), all of the buffer: unused ones are zero.
+    /// Entries of [`WORK_WORDS`] words, all of the buffer: unused ones are zero.
     pub work: Vec<i32>,
 }
 
@@ -110,9 +111,9 @@ pub fn group(ids: &[i32], rows: &[usize], top_k: usize, experts: usize, entries:
                 }
             }
         }
-        for start in (first..row_token.len()).step_by(GROUPED_TILE_ROWS) {
+        for (number, start) in (first..row_token.len()).step_by(GROUPED_TILE_ROWS).enumerate() {
             let tile = GROUPED_TILE_ROWS.min(row_token.len() - start);
-            work.extend([expert as i32, start as i32, tile as i32, 0]);
+            work.extend([expert as i32, start as i32, tile as i32, number as i32]);
         }
     }
     assert!(work.len() <= entries * WORK_WORDS, "the work list holds {entries} entries");

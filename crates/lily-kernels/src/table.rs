@@ -53,6 +53,7 @@ kernels! {
     attn_split,
     attn_split_prepare,
     combine,
+    draw,
     embed,
     experts_down,
     experts_gate_up,

@@ -96,8 +96,9 @@ METAL_FUNC void multiply_tile(
         }
         threadgroup uint4* stage = memory + step % STAGES * STAGE_WORDS;
 #if TENSOR_OPERATIONS
-        TileOperand a = tile_operand((threadgroup bfloat*)stage, TILE_ROWS, PITCH_WORDS * 8);
-        TileOperand b = tile_operand((threadgroup bfloat*)(stage + TILE_ROWS * PITCH_WORDS), TILE_COLUMNS, PITCH_WORDS * 8);
+        TileOperand a = tile_operand((threadgroup bfloat*)stage, 64, TILE_ROWS, PITCH_WORDS * 8);
+        TileOperand b = tile_operand(
+            (threadgroup bfloat*)(stage + TILE_ROWS * PITCH_WORDS), 64, TILE_COLUMNS, PITCH_WORDS * 8);
         product.run(a, b, sums);
 #else
         const threadgroup bfloat* a = (const threadgroup bfloat*)stage;

@@ -1,6 +1,12 @@
-//! Choosing a token from a row of logits on the host.
+//! How tokens are chosen, and the choice from a row of logits on the host.
+//!
+//! Generator and arithmetic are those of the device ([`lily_kernels::draw`]): equal logits give equal
+//! tokens.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
+
+use lily_kernels::draw::{Draw, Largest, MOST};
 
 use crate::engine::TokenMask;
 
@@ -9,11 +15,11 @@ use crate::engine::TokenMask;
 pub struct Sampling {
     /// 0 takes the largest logit.
     pub temperature: f32,
-    /// Keeps the `top_k` largest; 0 keeps all.
+    /// Keeps the `top_k` largest; 0 keeps all. Above 64, and at 0, the host chooses.
     pub top_k: usize,
-    /// Keeps the smallest set of largest probabilities that sums to `top_p`.
+    /// Keeps the fewest of these, largest first, that have `top_p` of their sum.
     pub top_p: f32,
-    /// Keeps probabilities of at least `min_p` times the largest.
+    /// Of these keeps the ones with at least `min_p` times the largest probability.
     pub min_p: f32,
     /// Subtracted from the logit of every token produced so far.
     pub presence_penalty: f32,
@@ -43,9 +49,25 @@ impl Sampling {
         }
     }
 
-    /// Whether the largest unmodified logit is wanted, so that the device can choose.
+    /// Whether the largest unmodified logit is wanted.
     pub fn is_plain_greedy(&self) -> bool {
         self.temperature <= 0.0 && !self.changes_logits()
+    }
+
+    /// The rule by which the device can choose; `None` if that takes the host: logits are changed, or
+    /// more candidates are wanted than a device keeps.
+    pub fn on_device(&self) -> Option<Draw> {
+        if self.changes_logits() {
+            None
+        } else if self.temperature <= 0.0 {
+            Some(Draw::GREEDY)
+        } else {
+            (1..=MOST).contains(&self.top_k).then(|| self.rule())
+        }
+    }
+
+    fn rule(&self) -> Draw {
+        Draw::new(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
     }
 
     fn changes_logits(&self) -> bool {
@@ -166,8 +188,8 @@ impl Sampling {
         if self.temperature <= 0.0 {
             return Ok(argmax(&logits) as u32);
         }
-        let candidates = self.candidates(&logits);
-        Ok(draw(&candidates, uniform(self.seed, position)))
+        let (ids, values) = self.candidates(&logits);
+        Ok(ids[self.rule().choose(&values, position as u64)])
     }
 
     fn apply_penalties(&self, logits: &mut [f32], counts: &TokenCounts) {
@@ -191,36 +213,29 @@ impl Sampling {
         }
     }
 
-    /// Tokens that may be drawn with their probabilities, most likely first, lowest id first on ties.
-    ///
-    /// The filters see the distribution after temperature, in the order top-k, top-p, min-p.
-    fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
-        let by_logit =
-            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+    /// The `top_k` largest logits and their ids, largest first, lowest id first on ties. The other
+    /// filters come after: see [`Draw`].
+    fn candidates(&self, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
+        let all = 0..logits.len() as u32;
+        if (1..=MOST).contains(&self.top_k) {
+            let mut largest = Largest::new(self.top_k);
+            all.for_each(|id| largest.push(logits[id as usize], id));
+            return (largest.ids().into(), largest.values().into());
+        }
+        let logit = |id: u32| logits[id as usize];
+        // There is no NaN.
+        let by_logit = |a: &u32, b: &u32| {
+            logit(*b).partial_cmp(&logit(*a)).unwrap_or(Ordering::Equal).then(a.cmp(b))
+        };
+        let mut ids: Vec<u32> = all.collect();
         let keep = if self.top_k == 0 { ids.len() } else { self.top_k.min(ids.len()) };
         if keep < ids.len() {
             ids.select_nth_unstable_by(keep - 1, by_logit);
             ids.truncate(keep);
         }
         ids.sort_unstable_by(by_logit);
-        let largest = f64::from(logits[ids[0] as usize]);
-        let temperature = f64::from(self.temperature);
-        let weight = |id: u32| ((f64::from(logits[id as usize]) - largest) / temperature).exp();
-        let mut candidates: Vec<(u32, f64)> = ids.into_iter().map(|id| (id, weight(id))).collect();
-        let total: f64 = candidates.iter().map(|(_, w)| w).sum();
-        for (_, p) in &mut candidates {
-            *p /= total;
-        }
-        let mut sum = 0.0;
-        let enough = candidates.iter().position(|(_, p)| {
-            sum += p;
-            sum >= f64::from(self.top_p)
-        });
-        candidates.truncate(enough.map_or(candidates.len(), |last| last + 1));
-        let least = candidates[0].1 * f64::from(self.min_p);
-        candidates.retain(|(_, p)| *p >= least && *p > 0.0);
-        candidates
+        let values = ids.iter().map(|&id| logit(id)).collect();
+        (ids, values)
     }
 }
 
@@ -241,29 +256,6 @@ fn argmax(values: &[f32]) -> usize {
         }
     }
     best
-}
-
-fn draw(candidates: &[(u32, f64)], uniform: f64) -> u32 {
-    let total: f64 = candidates.iter().map(|(_, p)| p).sum();
-    let mut left = uniform * total;
-    for (id, p) in candidates {
-        left -= p;
-        if left < 0.0 {
-            return *id;
-        }
-    }
-    candidates[candidates.len() - 1].0
-}
-
-/// A number in 0..1 that depends on seed and position alone (the splitmix64 finaliser, twice).
-fn uniform(seed: u64, position: usize) -> f64 {
-    let mix = |mut z: u64| {
-        z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    (mix(mix(seed) ^ position as u64) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -342,13 +334,78 @@ mod tests {
     #[test]
     fn filters_keep_the_sets_they_name() {
         let logits: Vec<f32> = [0.05f32, 0.5, 0.15, 0.3].map(f32::ln).into();
-        let ids = |s: Sampling| -> Vec<u32> { s.candidates(&logits).iter().map(|c| c.0).collect() };
+        let ids = |s: Sampling| -> Vec<u32> {
+            let (ids, values) = s.candidates(&logits);
+            ids[..s.rule().kept(&values)].to_vec()
+        };
         let s = at_temperature(1.0);
         assert_eq!(ids(Sampling { top_k: 2, ..s.clone() }), [1, 3]);
         assert_eq!(ids(Sampling { top_p: 0.75, ..s.clone() }), [1, 3]);
         assert_eq!(ids(Sampling { top_p: 0.81, ..s.clone() }), [1, 3, 2]);
         assert_eq!(ids(Sampling { min_p: 0.25, ..s.clone() }), [1, 3, 2]);
         assert_eq!(ids(s), [1, 3, 2, 0]);
+    }
+
+    /// Chi-square against the exact probabilities: five cells leave four degrees of freedom, and a value
+    /// above 18.5 comes once in a thousand. The seeds are fixed, so the result is, too.
+    #[test]
+    fn drawn_tokens_pass_a_chi_square_test_under_every_filter() {
+        let logits: Vec<f32> = [0.3f32, 0.25, 0.2, 0.15, 0.1].map(f32::ln).into();
+        let s = Sampling { top_k: 20, ..at_temperature(1.0) };
+        let settings: [(Sampling, &[f64]); 5] = [
+            (s.clone(), &[0.3, 0.25, 0.2, 0.15, 0.1]),
+            (Sampling { top_k: 0, ..s.clone() }, &[0.3, 0.25, 0.2, 0.15, 0.1]),
+            (Sampling { top_k: 3, ..s.clone() }, &[0.3, 0.25, 0.2]),
+            (Sampling { top_p: 0.85, ..s.clone() }, &[0.3, 0.25, 0.2, 0.15]),
+            (Sampling { min_p: 0.6, ..s.clone() }, &[0.3, 0.25, 0.2]),
+        ];
+        let n = 20_000;
+        for (i, (s, odds)) in settings.into_iter().enumerate() {
+            // Once along positions, once along seeds.
+            for along_seeds in [false, true] {
+                let mut seen = [0; 5];
+                for draw in 0..n {
+                    let (seed, position) = if along_seeds { (draw, i) } else { (i, draw) };
+                    let s = Sampling { seed: seed as u64, ..s.clone() };
+                    seen[choose(&s, &logits, position) as usize] += 1;
+                }
+                let total: f64 = odds.iter().sum();
+                let expected = |p: &f64| n as f64 * p / total;
+                let distance: f64 = odds
+                    .iter()
+                    .zip(seen)
+                    .map(|(p, seen)| (f64::from(seen) - expected(p)).powi(2) / expected(p))
+                    .sum();
+                assert!(distance < 18.5, "{s:?}: {seen:?} has the distance {distance}");
+                assert_eq!(seen[odds.len()..].iter().sum::<i32>(), 0, "{s:?}: {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_device_chooses_where_it_can() {
+        let s = Sampling { top_k: 20, top_p: 0.95, ..at_temperature(1.0) };
+        assert_eq!(s.on_device(), Some(Draw::new(1.0, 20, 0.95, 0.0, 0)));
+        assert_eq!(Sampling::greedy().on_device(), Some(Draw::GREEDY));
+        for on_host in [
+            Sampling { top_k: 0, ..s.clone() },
+            Sampling { top_k: MOST + 1, ..s.clone() },
+            Sampling { presence_penalty: 0.1, ..s.clone() },
+            Sampling { frequency_penalty: 0.1, ..Sampling::greedy() },
+            Sampling { repetition_penalty: 1.1, ..s.clone() },
+            Sampling { logit_bias: HashMap::from([(1, 0.5)]), ..s },
+        ] {
+            assert_eq!(on_host.on_device(), None, "{on_host:?}");
+        }
+    }
+
+    /// A large vocabulary of few different values: the host's two ways to the largest agree.
+    #[test]
+    fn more_candidates_than_a_device_keeps_extend_the_same_order() {
+        let logits: Vec<f32> = (0..1000).map(|i| (i * 37 % 11) as f32).collect();
+        let ids = |top_k| Sampling { top_k, ..at_temperature(1.0) }.candidates(&logits).0;
+        assert_eq!(ids(64)[..], ids(65)[..64]);
+        assert_eq!(ids(65)[..], ids(0)[..65]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use crate::compiler::{CompileError, toolchain};
 use crate::ffi::{Binding, Runtime};
 
-/// Memory that ends at an unmapped page. It is read and written by copies, so that no reference into it
-/// lives while a kernel writes it.
+/// Memory that ends at an unmapped page. It is read and written by copies or through an exclusive borrow, so that
+/// no reference into it lives while a kernel writes it.
 pub struct Block {
     data: NonNull<u8>,
     bytes: usize,
@@ -59,6 +59,16 @@ impl Block {
             unsafe { self.data.add(offset).copy_from_nonoverlapping(from, data.len()) };
         }
         inside
+    }
+
+    /// A part of the memory, while nothing is launched over it; `None` if it is outside.
+    pub fn bytes_mut(&mut self, offset: usize, bytes: usize) -> Option<&mut [u8]> {
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return None;
+        }
+        // SAFETY: the range is inside of the allocation, which is initialised. A launch borrows the block through
+        // its bindings, so none runs while this borrow lives.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(offset), bytes) })
     }
 
     /// The memory as an argument of a launch.

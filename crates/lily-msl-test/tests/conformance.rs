@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lily_kernels::ModelShape;
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, check, real_shape, run};
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, measure_against, real_shape, run, wanted,
+};
 use lily_kernels::table::{self, KERNELS, Kernel};
 use lily_msl_test::{MslOptions, MslTestDevice};
 
@@ -61,18 +63,19 @@ fn check_kernel(kernel: &Kernel, checked: bool, shapes: &[ModelShape]) -> Vec<St
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(case) = cases.get(index) else { return };
-            let turn = [index % 2 == 1];
-            for &reverse in if checked { &turn[..] } else { &[false, true] } {
-                if let Err(reason) = check_case(case, checked, reverse) {
-                    let order = if reverse { "reverse" } else { "forward" };
-                    let failure = format!("{} ({build}, {order}): {reason}", case.name);
-                    failures.lock().expect("no thread panics").push(failure);
-                }
+            let result = match checked {
+                true => check_memory(case, index % 2 == 1),
+                false => check_results(case),
+            };
+            if let Err(reason) = result {
+                let failure = format!("{} ({build}), {reason}", case.name);
+                failures.lock().expect("no thread panics").push(failure);
             }
         }
     };
-    // The other half of the processors runs the other build.
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(2));
+    // At the small shapes the other half of the processors runs the other build.
+    let share = if shapes.is_empty() { 2 } else { 1 };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().div_ceil(share));
     std::thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(work);
@@ -88,12 +91,26 @@ fn check_kernel(kernel: &Kernel, checked: bool, shapes: &[ModelShape]) -> Vec<St
     failures
 }
 
-/// The checked build is for the checks alone: its results are those of the fast one.
-fn check_case(case: &Case, checked: bool, reverse: bool) -> Result<(), String> {
-    let options = MslOptions { checked, reverse, ..MslOptions::default() };
-    let device = &mut MslTestDevice::new(options);
-    if checked {
-        return run(device, case, &case.contents).map(drop).map_err(|e| e.to_string());
+fn device(checked: bool, reverse: bool) -> MslTestDevice {
+    MslTestDevice::new(MslOptions { checked, reverse, ..MslOptions::default() })
+}
+
+fn order(reverse: bool) -> &'static str {
+    if reverse { "reverse" } else { "forward" }
+}
+
+/// One reference serves both orders.
+fn check_results(case: &Case) -> Result<(), String> {
+    let want = wanted(case).map_err(|e| format!("reference: {e}"))?;
+    for reverse in [false, true] {
+        let result = measure_against(&want, &mut device(false, reverse), case, Bar::Bf16);
+        result.map_err(|e| format!("{}: {e}", order(reverse)))?;
     }
-    check(device, case, Bar::Bf16)
+    Ok(())
+}
+
+/// The checked build is for the checks alone: its results are those of the fast one.
+fn check_memory(case: &Case, reverse: bool) -> Result<(), String> {
+    let result = run(&mut device(true, reverse), case, &case.contents);
+    result.map(drop).map_err(|e| format!("{}: {e}", order(reverse)))
 }

@@ -1,8 +1,10 @@
 //! What every device offers: buffers, weights, compiled plans.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use half::bf16;
 
 use crate::buffer::{Buffer, BufferId, BufferKind, Buffers, Element};
@@ -119,6 +121,15 @@ pub enum DeviceError {
     Usage(String),
 }
 
+/// A weight file with its contents, mapped: weights are slices of them.
+#[derive(Clone, Debug)]
+pub struct MappedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
 /// Memory for a model, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBudget {
@@ -152,6 +163,19 @@ pub trait Device: Send {
     fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
         Ok(None)
     }
+
+    /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
+    /// measure.
+    ///
+    /// # Errors
+    /// The measurement fails.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies
+    /// weights may read them from there, past the page cache; others take them as they are.
+    fn weight_files(&mut self, _files: Vec<MappedFile>) {}
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::Router;
@@ -157,6 +157,8 @@ struct State {
     is_complete: bool,
     /// Since when the client sends no more although its request is not known to be whole.
     ended: Option<Instant>,
+    /// To be woken when nothing is being answered any more: the end is to be told then.
+    reader: Option<Waker>,
 }
 
 /// What it means that a client sends no more.
@@ -210,7 +212,7 @@ enum Phase {
 impl Activity {
     fn new() -> Self {
         let phase = Phase::Head(Instant::now());
-        let state = State { phase, stalled: None, is_complete: false, ended: None };
+        let state = State { phase, stalled: None, is_complete: false, ended: None, reader: None };
         Self {
             state: Arc::new(Mutex::new(state)),
             half_closed: Arc::new(watch::Sender::new(false)),
@@ -227,9 +229,10 @@ impl Activity {
     }
 
     /// The client sends no more. Says what to make of it.
-    pub fn ended(&self) -> End {
+    pub fn ended(&self, reader: &Waker) -> End {
         self.half_closed.send_replace(true);
         let mut state = self.lock();
+        state.reader = Some(reader.clone());
         if !matches!(state.phase, Phase::Answering) {
             return End::Closed;
         }
@@ -278,7 +281,11 @@ impl Activity {
     }
 
     fn set(&self, phase: Phase) {
-        self.lock().phase = phase;
+        let mut state = self.lock();
+        state.phase = phase;
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

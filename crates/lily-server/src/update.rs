@@ -90,6 +90,10 @@ pub(crate) struct Relay<'a> {
 impl Relay<'_> {
     /// Passes an event on; breaks if the work has nobody to go to.
     pub fn event(&mut self, event: Event<'_>) -> ControlFlow<()> {
+        // What was held back behind the one call is not wanted.
+        if self.called {
+            return ControlFlow::Break(());
+        }
         match event {
             Event::Prefilled(tokens) => self.updates.send(Update::Prefilled(tokens)),
             Event::Generated(_) => {}

@@ -33,7 +33,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         } else if matches!(read, Poll::Ready(Ok(()))) && buffer.remaining() > 0 {
             // A client may close its side behind its request and wait for the answer. The end is
             // told once there is nothing left to answer; a reset comes through before.
-            match self.activity.ended() {
+            match self.activity.ended(cx.waker()) {
                 End::Closed => {}
                 End::Waits => return Poll::Pending,
                 End::Unknown(pause) => {

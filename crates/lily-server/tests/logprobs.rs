@@ -20,9 +20,13 @@ fn entries<'a>(choices: impl IntoIterator<Item = &'a Value>) -> Vec<Value> {
 fn r80_every_token_has_an_entry_streamed_and_not_thinking_or_not() {
     let server = serve(Settings::default());
     let tool = json!({ "type": "function", "function": { "name": "f" } });
+    // Tokens without text have entries too; here the entries shall spell the text.
+    let silent = [499, 500, 501, 502, 503, 509, 510, 511].map(|id| (id.to_string(), json!(-100)));
+    let bias: serde_json::Map<String, Value> = silent.into_iter().collect();
     for more in [json!({}), json!({ "enable_thinking": false }), json!({ "tools": [tool] })] {
         let mut body = endless(json!({
             "max_tokens": 12, "temperature": 1, "logprobs": true, "top_logprobs": 3,
+            "logit_bias": bias,
         }));
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let whole = server.chat(&body);

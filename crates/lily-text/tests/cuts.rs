@@ -1,19 +1,13 @@
-//! A hundred random cuts of every test text through the way out, ids to characters, thought apart
-//! from answer, answer up to a stop string: one result.
+//! A hundred random cuts of every test text into ids and back to characters: one text.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use lily_text::{
-    Detokenizer, Markers, ReasoningSplitter, SpecialTokens, StopStrings, Thinking, Tokenizer,
-};
+use lily_text::{Detokenizer, Markers, SpecialTokens, Tokenizer};
 use serde_json::Value;
 
 const CUTS: usize = 100;
-/// Among them beginnings of each other and of the closing tag.
-const STOPS: [&str; 5] = ["END", "\n\n\n", "</think><", "é😀", "😀\n"];
-
 /// Texts that models write, apart from those of the conversations.
 const WRITTEN: [&str; 8] = [
     "why\n</think>\n\nanswer",
@@ -25,54 +19,6 @@ const WRITTEN: [&str; 8] = [
     "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>",
     "",
 ];
-
-/// What a text comes to: thought, answer, and the stop string that ended it.
-#[derive(Debug, PartialEq)]
-struct Result {
-    thought: String,
-    answer: String,
-    stop: Option<usize>,
-}
-
-struct Way {
-    splitter: ReasoningSplitter,
-    stops: StopStrings,
-    pushed: usize,
-    result: Result,
-}
-
-impl Way {
-    fn new(thinking: Thinking) -> Way {
-        Way {
-            splitter: ReasoningSplitter::new(thinking),
-            stops: StopStrings::new(&STOPS).unwrap(),
-            pushed: 0,
-            result: Result { thought: String::new(), answer: String::new(), stop: None },
-        }
-    }
-
-    fn push(&mut self, piece: &str) {
-        if self.result.stop.is_some() {
-            return;
-        }
-        self.pushed += 1;
-        let split = self.splitter.push(piece);
-        self.result.thought.push_str(split.reasoning);
-        let step = self.stops.push(split.content, self.pushed);
-        self.result.answer.push_str(step.text);
-        self.result.stop = step.stop.map(|stop| stop.index);
-    }
-
-    fn finish(mut self) -> Result {
-        if self.result.stop.is_none() {
-            let rest = self.splitter.finish();
-            self.result.thought.push_str(rest.reasoning);
-            self.result.answer.push_str(rest.content);
-            self.result.answer.push_str(self.stops.finish());
-        }
-        self.result
-    }
-}
 
 /// Random numbers, the same in every run.
 struct Random(u64);
@@ -101,28 +47,19 @@ impl Random {
 
 /// `text` is composed already: encoding does not change it.
 fn check(tokenizer: &Tokenizer, text: &str, random: &mut Random) {
-    for thinking in [Thinking::Open, Thinking::Absent] {
-        let mut whole = Way::new(thinking);
-        whole.push(text);
-        let wanted = whole.finish();
-        for _ in 0..CUTS {
-            let pieces = random.pieces(text);
-            let mut cut = Way::new(thinking);
-            pieces.iter().for_each(|piece| cut.push(piece));
-            assert_eq!(cut.finish(), wanted, "{text:?} as {pieces:?}");
-
-            // Each piece on its own: other ids for the same text, down to parts of characters.
-            let markers = [Markers::Plain, Markers::Control][random.below(2)];
-            let mut decoder = Detokenizer::new(tokenizer, SpecialTokens::Show);
-            let mut streamed = Way::new(thinking);
-            for piece in &pieces {
-                for id in tokenizer.encode(piece, markers).unwrap() {
-                    streamed.push(decoder.push(id));
-                }
+    for _ in 0..CUTS {
+        // Each piece on its own: other ids for the same text, down to parts of characters.
+        let pieces = random.pieces(text);
+        let markers = [Markers::Plain, Markers::Control][random.below(2)];
+        let mut decoder = Detokenizer::new(tokenizer, SpecialTokens::Show);
+        let mut streamed = String::new();
+        for piece in &pieces {
+            for id in tokenizer.encode(piece, markers).unwrap() {
+                streamed.push_str(decoder.push(id));
             }
-            streamed.push(decoder.finish());
-            assert_eq!(streamed.finish(), wanted, "ids of {text:?} as {pieces:?}");
         }
+        streamed.push_str(decoder.finish());
+        assert_eq!(streamed, text, "ids of {pieces:?}");
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use lily_text::{
-    ChatInput, ChatTemplate, Markers, PromptEncoder, SYNTH_MIN_VOCAB, TemplateOptions, TextError,
-    Thinking, Tokenizer, synth_tokenizer_files,
+    ChatInput, ChatTemplate, Markers, PromptEncoder, SYNTH_MIN_VOCAB, TemplateOptions, Thinking,
+    Tokenizer, synth_tokenizer_files,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};

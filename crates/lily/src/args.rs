@@ -14,6 +14,8 @@ use clap::builder::RangedU64ValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
+use lily_kernels::gpu::Products;
+use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
 pub use serve::ServeArgs;
 
@@ -54,7 +56,10 @@ pub enum Command {
     Eval(EvalArgs),
     /// Print the list of kernel launches that a model runs, with bytes and arithmetic, and for GPUs
     /// the functions.
-    #[command(after_help = "Example:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096")]
+    #[command(
+        after_help = "Examples:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096\n  \
+                            lily plan -m qwen3.6-35b-a3b --for metal --chip m5-max"
+    )]
     Plan(PlanArgs),
     /// Say what this machine has, and check every kernel against its reference.
     #[command(after_help = "Example:\n  lily doctor --device cuda --json")]
@@ -101,20 +106,22 @@ pub struct ModelArgs {
     /// Threads; 0 takes the machine's.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
-    /// Largest prefill chunk, in tokens.
-    #[arg(long, default_value_t = 512, value_name = "TOKENS", value_parser = within(CHUNKS))]
-    pub chunk: usize,
+    /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
+    #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
+    pub chunk: Option<usize>,
 }
 
 /// Devices of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// The best device of this machine; the CPU so far, ask for others by name.
+    /// The best device of this machine: the GPU of an Apple silicon Mac, otherwise the processor.
     Auto,
     /// The processor.
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
+    /// The GPU of a Mac.
+    Metal,
     /// The Metal texts of the kernels on this processor; for tests, slow.
     #[cfg(feature = "msl-test")]
     MslTest,
@@ -149,7 +156,7 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it 512.
+    /// Tokens of the prefill chunk; without it what lily would choose for the chip, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
@@ -161,8 +168,17 @@ pub struct PlanArgs {
     /// Launches of a decode step to merge with a neighbour.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
+    /// Tokens are drawn, not the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
+    /// With --for metal: predict the time of every launch on a chip, such as m5-max, m4-pro or, of the two
+    /// kinds of M4 Max, the one with 32 GPU cores: m4-max-32.
+    #[arg(long, value_name = "CHIP", value_parser = Gpu::by_short_name)]
+    pub chip: Option<Gpu>,
     /// Memory bandwidth in GB/s, to print the least time that the bytes take.
-    #[arg(long, value_name = "GB/S", value_parser = bandwidth, conflicts_with = "json")]
+    #[arg(
+        long, value_name = "GB/S", value_parser = bandwidth, conflicts_with_all = ["json", "chip"]
+    )]
     pub bandwidth: Option<f64>,
     /// Print one JSON object.
     #[arg(long)]
@@ -255,13 +271,16 @@ impl PlanArgs {
     /// # Errors
     /// An option is given that the step does not have.
     pub fn rows(&self) -> Result<usize, clap::Error> {
+        if self.chip.is_some() && self.device != PlanDevice::Metal {
+            return Err(conflict("plan", "--chip has no effect without --for metal"));
+        }
         let (step, rows, stray) = match self.step {
             PlanStep::Decode => {
                 ("decode", self.batch.unwrap_or(1), self.tokens.map(|_| "--tokens"))
             }
             PlanStep::Prefill if !self.fuse.is_empty() => ("prefill", 0, Some("--fuse")),
             PlanStep::Prefill => {
-                ("prefill", self.tokens.unwrap_or(512), self.batch.map(|_| "--batch"))
+                ("prefill", self.tokens.unwrap_or(self.chunk()), self.batch.map(|_| "--batch"))
             }
         };
         match stray {
@@ -270,6 +289,14 @@ impl PlanArgs {
                 Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
             }
         }
+    }
+}
+
+impl PlanArgs {
+    /// The chip's prefill chunk, or that of other commands.
+    fn chunk(&self) -> usize {
+        let policy = |gpu| Policy::new(gpu, Products::SimdgroupMatrix);
+        self.chip.as_ref().map_or(512, |gpu| policy(gpu).chunk)
     }
 }
 
@@ -295,6 +322,7 @@ impl Command {
         let (device, takes_threads) = match model.device {
             DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
             DeviceChoice::Cuda => ("cuda", false),
+            DeviceChoice::Metal => ("metal", false),
             #[cfg(feature = "msl-test")]
             DeviceChoice::MslTest => ("msl-test", true),
         };

@@ -4,6 +4,11 @@ use anyhow::Result;
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
+#[cfg(target_os = "macos")]
+use lily_metal::{
+    Host as _, MetalDevice, MetalOptions,
+    host::{AppleHost, AppleOptions},
+};
 #[cfg(feature = "msl-test")]
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
@@ -16,9 +21,14 @@ pub struct Opened {
     pub device: Box<dyn Device>,
     /// Steps to submit before the first of them is read.
     pub steps_ahead: usize,
+    /// Largest prefill chunk where the command line names none, in tokens.
+    pub chunk: usize,
     /// What it is, for people.
     pub description: String,
 }
+
+/// Largest prefill chunk of devices that have no reason for another one, in tokens.
+const CHUNK: usize = 512;
 
 /// Opens the device that the command line asks for.
 ///
@@ -26,18 +36,38 @@ pub struct Opened {
 /// It is not there, or lacks something; the message says what.
 pub fn open(args: &ModelArgs) -> Result<Opened> {
     match args.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(open_cpu(args)),
+        DeviceChoice::Auto => Ok(open_best(args)),
+        DeviceChoice::Cpu => Ok(open_cpu(args)),
         DeviceChoice::Cuda => open_cuda(),
+        DeviceChoice::Metal => open_metal(),
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => Ok(open_msl_test(args)),
     }
+}
+
+/// The GPU of an Apple silicon Mac, unless an option asks for what only the processor has; otherwise the processor.
+fn open_best(args: &ModelArgs) -> Opened {
+    #[cfg(target_os = "macos")]
+    if !args.exact
+        && args.threads == 0
+        && let Some(device) = best_metal()
+    {
+        return opened_metal(device);
+    }
+    open_cpu(args)
+}
+
+/// The GPU that `--device auto` takes. One of a virtual machine has to be asked for by name.
+#[cfg(target_os = "macos")]
+pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
+    metal().ok().filter(|device| device.host().system().is_apple_silicon())
 }
 
 fn open_cpu(args: &ModelArgs) -> Opened {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
     let device = cpu(numerics, args.threads);
     let description = format!("cpu, {} threads", device.threads());
-    Opened { device: Box::new(device), steps_ahead: 0, description }
+    Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description }
 }
 
 /// The processor; 0 threads are the machine's.
@@ -57,6 +87,7 @@ fn open_cuda() -> Result<Opened> {
     Ok(Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
+        chunk: CHUNK,
         description,
         device: Box::new(device),
     })
@@ -71,6 +102,43 @@ pub fn cuda() -> Result<CudaDevice> {
     Ok(CudaDevice::new(CudaOptions { index: 0, nvrtc: nvrtc(), cache })?)
 }
 
+#[cfg(not(target_os = "macos"))]
+fn open_metal() -> Result<Opened> {
+    anyhow::bail!(NO_MAC)
+}
+
+/// What `--device metal` says where there is no Metal.
+#[cfg(not(target_os = "macos"))]
+pub const NO_MAC: &str =
+    "--device metal needs a Mac with macOS 15 or later; use --device cpu or --device cuda here";
+
+#[cfg(target_os = "macos")]
+fn open_metal() -> Result<Opened> {
+    Ok(opened_metal(metal()?))
+}
+
+#[cfg(target_os = "macos")]
+fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
+    Opened {
+        // The host reads a token while the next step runs.
+        steps_ahead: 1,
+        // macOS ends what holds the GPU for seconds; attention over a long context is one launch a chunk.
+        chunk: device.host().policy().chunk,
+        description: device.host().description(),
+        device: Box::new(device),
+    }
+}
+
+/// The GPU of this Mac.
+///
+/// # Errors
+/// There is none, or macOS is too old.
+#[cfg(target_os = "macos")]
+pub fn metal() -> Result<MetalDevice<AppleHost>> {
+    let host = AppleHost::open(AppleOptions::default())?;
+    Ok(MetalDevice::new(host, MetalOptions::default()))
+}
+
 /// The NVRTC library that the environment names.
 pub fn nvrtc() -> Option<std::path::PathBuf> {
     std::env::var_os("LILY_NVRTC").map(Into::into)
@@ -82,6 +150,7 @@ fn open_msl_test(args: &ModelArgs) -> Opened {
     Opened {
         device: Box::new(device),
         steps_ahead: 0,
+        chunk: CHUNK,
         description: format!("MSL test device, {workers} threads"),
     }
 }

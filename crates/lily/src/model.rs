@@ -131,7 +131,7 @@ impl Source {
     pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
-            chunk: args.chunk,
+            chunk: args.chunk.unwrap_or(opened.chunk),
             run_ahead: opened.steps_ahead.max(1),
             steps_ahead: opened.steps_ahead,
             ..options
@@ -143,7 +143,7 @@ impl Source {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(self, opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.folder)?;
         for warning in checkpoint.warnings() {
@@ -160,6 +160,7 @@ impl Source {
         self.defaults()?;
         let stop_ids = stop_tokens(&self.folder, config)?;
         let weights = checkpoint.weights()?;
+        opened.device.weight_files(checkpoint.mapped_files());
         let engine = Engine::new(opened.device, model_shape(config), weights, options)
             .with_context(|| format!("cannot run {}", self.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program

@@ -56,3 +56,13 @@ pub(crate) fn prepared(c: &mut CaseBuilder<'_>, control: BufferId) -> PreparedBu
         v: c.kv("v", cache),
     }
 }
+
+/// Scores this many times as far apart exceed what came before them in most rows by more than an online
+/// softmax tolerates without scaling its outputs.
+pub(crate) const STEEP: f32 = 6.0;
+
+/// Queries whose scores are `steepness` times as far apart as those of normal values.
+pub(crate) fn queries(c: &mut CaseBuilder<'_>, shape: [usize; 3], steepness: f32) -> BufferId {
+    let values = (0..shape.iter().product()).map(|_| steepness * c.normal()).collect();
+    c.act_with("q", shape, values)
+}

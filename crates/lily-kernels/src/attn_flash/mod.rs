@@ -5,7 +5,8 @@
 //! that multiply in bfloat16 round the unnormalised probabilities to act. The result is rounded to
 //! act.
 //! Mapping: a threadgroup owns 32 or 64 (token, query head) pairs of one KV head, by device, so short
-//! chunks fill tiles and keys are shared. The grid is declared for 64.
+//! chunks fill tiles and keys are shared. The grid is declared for 64. `tensors.metal` is the form for
+//! devices with tensor operations.
 
 #[allow(unsafe_code)]
 mod cpu;
@@ -19,7 +20,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
-use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
+use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Products, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -116,11 +117,26 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     )
 }
 
+/// Whether the form with tensor operations takes heads of this width: whole slices of 64 columns. The
+/// other form takes the others, on a device that has both.
+fn tensors_support(head_dim: u32) -> bool {
+    head_dim.is_multiple_of(64)
+}
+
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
     let entry = attention::head_constants(a.head_dim, launch.entry("attn_flash"))?;
     let entry = attention::score_constants(a.head_dim, a.q_heads, a.kv_heads, entry)?;
+    let pairs = a.step.rows * (a.q_heads / a.kv_heads);
+    if launch.target.products == Products::TensorOperations && tensors_support(a.head_dim) {
+        let mut entry = entry.from_text("tensors.metal", include_str!("tensors.metal"));
+        entry.function = "attn_flash_tensors";
+        return Ok(entry
+            .constant("TENSOR_OPERATIONS", 1u32)
+            .constant("TILE_ROWS", 32u32)
+            .over([a.kv_heads, pairs.div_ceil(32), 1], 128));
+    }
     let row_tiles = policy::row_tiles(&launch.target);
-    let tiles = (a.step.rows * (a.q_heads / a.kv_heads)).div_ceil(32 * row_tiles);
+    let tiles = pairs.div_ceil(32 * row_tiles);
     Ok(entry.constant("ROW_TILES", row_tiles).over([a.kv_heads, tiles, 1], 128))
 }

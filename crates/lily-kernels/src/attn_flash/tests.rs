@@ -3,13 +3,14 @@
 use lily_plan::Step;
 
 use super::{Buffers, launch};
+use crate::attention::testing::{STEEP, queries};
 use crate::conformance::{Case, CaseBuilder, Tolerance, prefill_steps, small_shapes};
 
 /// All cases of this kernel. Keys behind the chunk are poisoned by the check itself.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        let case = |mut c: CaseBuilder<'_>, row: Option<[i32; 6]>| {
+        let case = |mut c: CaseBuilder<'_>, row: Option<[i32; 6]>, steepness: f32| {
             let (m, batch, dim) = (c.rows(), c.session.batch, shape.head_dim);
             let cache = [batch, shape.kv_heads, c.session.capacity, dim];
             let control = match row {
@@ -18,7 +19,7 @@ pub fn cases() -> Vec<Case> {
             };
             let buffers = Buffers {
                 control,
-                q: c.act("q", [m, shape.q_heads, dim]),
+                q: queries(&mut c, [m, shape.q_heads, dim], steepness),
                 gate: c.act("gate", [m, shape.q_heads, dim]),
                 k: c.kv("k", cache),
                 v: c.kv("v", cache),
@@ -28,8 +29,8 @@ pub fn cases() -> Vec<Case> {
             c.build(launch, Tolerance::PLAIN)
         };
         for step in prefill_steps() {
-            cases.push(case(CaseBuilder::new(&shape, step), None));
-            cases.push(case(CaseBuilder::new(&shape, step).bf16_cache(), None));
+            cases.push(case(CaseBuilder::new(&shape, step), None, 1.0));
+            cases.push(case(CaseBuilder::new(&shape, step).bf16_cache(), None, 1.0));
         }
         let step = Step::Prefill { tokens: 70, sequence: 1 };
         for (label, row) in [
@@ -40,8 +41,11 @@ pub fn cases() -> Vec<Case> {
         ] {
             let mut c = CaseBuilder::new(&shape, step);
             c.label(label);
-            cases.push(case(c, Some(row)));
+            cases.push(case(c, Some(row), 1.0));
         }
+        let mut c = CaseBuilder::new(&shape, step);
+        c.label("steep scores");
+        cases.push(case(c, None, STEEP));
     }
     cases
 }

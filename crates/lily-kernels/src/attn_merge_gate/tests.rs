@@ -3,42 +3,48 @@
 use lily_plan::{BufferId, Step};
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, small_shapes};
-use crate::shape::LaunchContext;
+use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, long_shapes, small_shapes};
+use crate::shape::{LaunchContext, ModelShape};
 
 /// All cases of this kernel. Blocks that are not in use are poisoned by the check itself.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        let case = |mut c: CaseBuilder<'_>, positions: Option<[i32; 2]>, splits: usize| {
-            let (m, batch, dim) = (c.rows(), c.session.batch, shape.head_dim);
-            let stride = c.session.splits;
-            c.label(&format!("{splits} splits, positions {positions:?}"));
-            let control = match positions {
-                Some(p) => c.control_rows(&p.map(|p| [5, p, 0, 0, 3, 99])),
-                None => c.control(),
-            };
-            let buffers = Buffers {
-                control,
-                part_o: c.f32("part_o", [batch, shape.q_heads, stride, dim]),
-                part_ml: maxima_and_sums(&mut c, [batch, shape.q_heads, stride, 2]),
-                gate: c.act("gate", [m, shape.q_heads, dim]),
-                att: c.act("att", [m, shape.q_width()]),
-            };
-            let launch = launch(&LaunchContext { splits, ..c.context() }, buffers);
-            c.build(launch, Tolerance::PLAIN)
-        };
         for step in decode_steps() {
             for splits in [1, 3, 4] {
-                cases.push(case(CaseBuilder::new(&shape, step), None, splits));
+                let mut c = CaseBuilder::new(&shape, step);
+                let control = c.control();
+                cases.push(case(c, &shape, control, splits));
             }
         }
         for position in [0, 31, 32, 96, 128, 159] {
-            let c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
-            cases.push(case(c, Some([position, 159 - position]), 4));
+            let mut c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
+            c.label(&format!("position {position}"));
+            let control = c.control_rows(&[position, 159 - position].map(|p| [5, p, 0, 0, 3, 99]));
+            cases.push(case(c, &shape, control, 4));
         }
     }
+    for shape in long_shapes() {
+        let (c, control) = CaseBuilder::long_context(&shape);
+        let splits = c.session.splits;
+        cases.push(case(c, &shape, control, splits));
+    }
     cases
+}
+
+fn case(mut c: CaseBuilder<'_>, shape: &ModelShape, control: BufferId, splits: usize) -> Case {
+    let (m, batch, dim) = (c.rows(), c.session.batch, shape.head_dim);
+    let stride = c.session.splits;
+    c.label(&format!("{splits} splits"));
+    let buffers = Buffers {
+        control,
+        part_o: c.f32("part_o", [batch, shape.q_heads, stride, dim]),
+        part_ml: maxima_and_sums(&mut c, [batch, shape.q_heads, stride, 2]),
+        gate: c.act("gate", [m, shape.q_heads, dim]),
+        att: c.act("att", [m, shape.q_width()]),
+    };
+    let launch = launch(&LaunchContext { splits, ..c.context() }, buffers);
+    c.build(launch, Tolerance::PLAIN)
 }
 
 /// Maxima far apart (the exponential of the largest would overflow) and sums from 1 to 33.

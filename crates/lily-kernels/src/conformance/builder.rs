@@ -102,6 +102,16 @@ pub fn real_shape() -> ModelShape {
     }
 }
 
+/// Shapes for decode attention over tens of thousands of keys: narrow heads, so that every device can
+/// afford it. None under Miri.
+pub fn long_shapes() -> Vec<ModelShape> {
+    if cfg!(miri) || CASE_SHAPES.with_borrow(|shapes| !shapes.is_empty()) {
+        return CASE_SHAPES.with_borrow(Vec::clone);
+    }
+    let [real_heads, ..] = &small_shapes()[..] else { return Vec::new() };
+    vec![ModelShape { q_heads: 4, head_dim: 32, rotary_dim: 16, ..real_heads.clone() }]
+}
+
 /// Decode of one sequence, and of three of which one is halted.
 pub fn decode_steps() -> Vec<Step> {
     let batches: &[usize] = if cfg!(miri) { &[1] } else { &[1, 3] };
@@ -162,6 +172,16 @@ impl<'a> CaseBuilder<'a> {
         self.session.precision.kv = Element::Bf16;
         self.label += ", bf16 cache";
         self
+    }
+
+    /// Decode of two sequences above 32,768 keys, where a plan has 128 blocks: the first one fills them all, the
+    /// second is the first length of this layout. Declares the control block.
+    pub fn long_context(shape: &'a ModelShape) -> (Self, BufferId) {
+        let mut c = Self::new(shape, Step::Decode { batch: 2 });
+        (c.session.capacity, c.session.splits) = (36_864, 128);
+        c.label("long context");
+        let control = c.control_rows(&[36_863, 32_768].map(|p| [5, p, 0, 0, 3, 99]));
+        (c, control)
     }
 
     /// Adds to the case's name.

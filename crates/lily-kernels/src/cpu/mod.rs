@@ -96,8 +96,8 @@ impl<'a> CpuLaunch<'a> {
     /// single tile.
     pub fn control(&self, binding: usize) -> &'a [i32] {
         let slice = self.i32(binding);
-        // SAFETY: only `sample` and `advance` write the control block; both run as one tile and read
-        // it before they write.
+        // SAFETY: only `sample`, `draw` and `advance` write the control block; each runs as one tile and
+        // reads it before it writes.
         unsafe { slice.read(0..slice.len()) }
     }
 }

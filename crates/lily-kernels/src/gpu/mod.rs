@@ -14,6 +14,7 @@ mod listing;
 pub mod matrix;
 pub mod prelude;
 mod products;
+mod self_test;
 mod source;
 mod structs;
 pub(crate) mod tiles;
@@ -23,6 +24,7 @@ use lily_plan::{DeviceError, Launch};
 
 pub use listing::add_entries;
 pub use matrix::MatrixFormat;
+pub use self_test::{WrongProducts, check_products};
 pub use source::{HEADERS, Source};
 pub(crate) use structs::msl_struct;
 pub use structs::{Field, MslStruct};

@@ -6,6 +6,8 @@ use super::{Entry, GpuFace, Text};
 
 /// Shared headers by the name that kernels include them with.
 pub const HEADERS: &[(&str, &str)] = &[
+    ("choice.h", include_str!("../../prelude/choice.h")),
+    ("draw.h", include_str!("../../prelude/draw.h")),
     ("affine.h", include_str!("../../format/affine.h")),
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),

@@ -40,10 +40,10 @@ pub(super) fn run(l: &CpuLaunch<'_>, _tile: usize, scratch: &mut Scratch) {
     let mut first = 0;
     for (expert, next) in next.iter_mut().enumerate() {
         let rows = std::mem::replace(next, first);
-        for start in (0..rows).step_by(GROUPED_TILE_ROWS) {
+        for (number, start) in (0..rows).step_by(GROUPED_TILE_ROWS).enumerate() {
             let tile = (rows - start).min(GROUPED_TILE_ROWS as u32);
             let entry = entries.next().expect("the list was sized for the worst routing");
-            *entry = [expert as i32, (first + start) as i32, tile as i32, 0];
+            *entry = [expert as i32, (first + start) as i32, tile as i32, number as i32];
         }
         first += rows;
     }

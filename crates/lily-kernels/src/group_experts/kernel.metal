@@ -2,7 +2,7 @@
 //
 //   ids                  int [rows, SLOTS]; the experts of a row differ
 //   row_token, row_slot  int [sorted rows]
-//   work                 int [args.entries, 4]: expert, first sorted row, rows, 0
+//   work                 int [args.entries, 4]: expert, first sorted row, rows, number in the expert
 //
 // One threadgroup. Each of its SHARES simdgroups owns a contiguous share of the tokens and counts for itself how often
 // each expert is chosen in it: a token's slots lie in different lanes and never meet in a counter. A scan over (expert,
@@ -146,7 +146,7 @@ METAL_FUNC void fetch_experts(
         const uint end = first_row[expert + 1];
         for (uint i = lane; i < first_entry[expert + 1] - entry; i += 32) {
             const uint row = first_row[expert] + i * TILE_ROWS;
-            work[entry + i] = int4(int(expert), int(row), int(min(end - row, uint(TILE_ROWS))), 0);
+            work[entry + i] = int4(int(expert), int(row), int(min(end - row, uint(TILE_ROWS))), int(i));
         }
     }
     for (uint i = first_entry[GROUPS] + thread_index; i < args.entries; i += THREADS) {

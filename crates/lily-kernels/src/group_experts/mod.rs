@@ -61,7 +61,7 @@ pub struct Buffers {
     pub row_token: BufferId,
     /// i32 `[rows · slots]`: slot of each sorted row.
     pub row_slot: BufferId,
-    /// i32 `[work_entries(rows), 4]`: expert, first sorted row, rows, 0.
+    /// i32 `[work_entries(rows), 4]`: see [`WORK_WORDS`](crate::routing::WORK_WORDS).
     pub work: BufferId,
 }
 

@@ -85,8 +85,13 @@ mod properties {
             let used: Vec<&[i32]> =
                 groups.work.chunks(4).take_while(|entry| entry[2] > 0).collect();
             let mut next = 0;
+            let mut before = [-1, 0, 0, 0];
             for entry in &used {
-                assert_eq!((entry[1] as usize, entry[3]), (next, 0));
+                let another = entry[0] == before[0];
+                assert_eq!(entry[3], if another { before[3] + 1 } else { 0 });
+                assert!(!another || before[2] as usize == GROUPED_TILE_ROWS);
+                before.copy_from_slice(entry);
+                assert_eq!(entry[1] as usize, next);
                 assert!(entry[2] as usize <= GROUPED_TILE_ROWS);
                 next += entry[2] as usize;
                 for row in entry[1]..entry[1] + entry[2] {

@@ -1,13 +1,13 @@
 // Down projections of tokens grouped by expert: moe_y[token, slot] = route[token, slot] · (W[expert] hs[row]).
 //
 //   hs                   bfloat [sorted rows, INPUT_WIDTH], read as 16-byte words
-//   work                 int [entries, 4]: expert, first sorted row, rows, 0
+//   work                 int [entries, 4]: expert, first sorted row, rows, number in the expert
 //   row_token, row_slot  int [sorted rows]
 //   route                f32 [rows, SLOTS]
 //   down                 matrix [experts + 1, OUTPUTS, INPUT_WIDTH]
 //   moe_y                f32 [rows, SLOTS, OUTPUTS]
 //
-// A threadgroup owns one entry, at most TILE_ROWS rows of one expert, and 64 matrix rows; see gemm.h. The results
+// A threadgroup owns at most TILE_ROWS rows of one expert, and 64 matrix rows; see gemm.h. The results
 // go straight to (token, slot); combine adds the slots up.
 #include "gemm.h"
 #include "grouped.h"
@@ -34,7 +34,7 @@
     if (!any_row_lives(control, args.step, lane)) {
         return;
     }
-    const WorkEntry entry = work_entry(work, tile.y);
+    const WorkEntry entry = tile_entry(work, tile.y, args.entries);
     if (entry.rows == 0) {
         return;
     }

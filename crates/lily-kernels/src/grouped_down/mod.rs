@@ -66,7 +66,7 @@ pub struct Buffers {
     pub control: BufferId,
     /// act `[rows · slots, inner]`.
     pub hs: BufferId,
-    /// i32 `[work_entries(rows), 4]`: expert, first sorted row, rows, 0.
+    /// i32 `[work_entries(rows), 4]`: see [`WORK_WORDS`](crate::routing::WORK_WORDS).
     pub work: BufferId,
     /// i32 `[rows · slots]`.
     pub row_token: BufferId,
@@ -117,6 +117,7 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         outputs: a.hidden,
         experts: a.routing.experts + 1,
     };
-    let entry = product.grouped(launch, "grouped_down", launch.grid[1])?;
+    let entry =
+        product.grouped(launch, "grouped_down", launch.grid[1], a.step.rows * a.routing.top_k)?;
     Ok(entry.constant("SLOTS", a.routing.slots() as u64))
 }

@@ -2,12 +2,12 @@
 //
 //   xn         bfloat [rows, INPUT_WIDTH], read as 16-byte words
 //   x_ss       f32 [rows, norm.ss_stride]
-//   work       int [entries, 4]: expert, first sorted row, rows, 0
+//   work       int [entries, 4]: expert, first sorted row, rows, number in the expert
 //   row_token  int [sorted rows]
 //   gate_up    matrix [experts + 1, OUTPUTS, INPUT_WIDTH], gate and up rows alternate
 //   hs         bfloat [sorted rows, OUTPUTS / 2]
 //
-// A threadgroup owns one entry, at most TILE_ROWS rows of one expert, whose inputs it gathers while it loads them, and
+// A threadgroup owns at most TILE_ROWS rows of one expert, whose inputs it gathers while it loads them, and
 // 64 matrix rows; see gemm.h.
 #include "gemm.h"
 #include "row_scales.h"
@@ -33,7 +33,7 @@
     if (!any_row_lives(control, args.step, lane)) {
         return;
     }
-    const WorkEntry entry = work_entry(work, tile.y);
+    const WorkEntry entry = tile_entry(work, tile.y, args.entries);
     if (entry.rows == 0) {
         return;
     }

@@ -19,7 +19,9 @@ use crate::cpu::CpuFace;
 use crate::gpu::tiles::{Product, TILE_COLUMNS};
 use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Unsupported, msl_struct};
 use crate::norm::NormArgs;
-use crate::routing::{RoutingSource, chosen_experts, session_work_entries, sorted_rows};
+use crate::routing::{
+    RoutingArgs, RoutingSource, chosen_experts, session_work_entries, sorted_rows,
+};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -42,8 +44,8 @@ msl_struct! {
         pub norm: NormArgs,
         /// Inner width of an expert.
         pub inner: u32,
-        /// Routed experts.
-        pub experts: u32,
+        /// Experts.
+        pub routing: RoutingArgs,
     }
 }
 
@@ -66,7 +68,7 @@ pub struct Buffers {
     pub xn: BufferId,
     /// f32 `[rows, hidden / 8]`.
     pub x_ss: BufferId,
-    /// i32 `[work_entries(rows), 4]`: expert, first sorted row, rows, 0.
+    /// i32 `[work_entries(rows), 4]`: see [`WORK_WORDS`](crate::routing::WORK_WORDS).
     pub work: BufferId,
     /// i32 `[rows · slots]`.
     pub row_token: BufferId,
@@ -84,7 +86,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         entries: session_work_entries(cx) as u32,
         norm: NormArgs::new(cx),
         inner: shape.inner as u32,
-        experts: shape.experts as u32,
+        routing: RoutingArgs::new(shape),
     };
     let experts = chosen_experts(cx, RoutingSource::Work(buffers.work));
     let bindings = vec![
@@ -112,7 +114,7 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         weight: bind::GATE_UP,
         k: a.norm.hidden,
         outputs: 2 * a.inner,
-        experts: a.experts + 1,
+        experts: a.routing.experts + 1,
     };
-    product.grouped(launch, "grouped_gate_up", launch.grid[1])
+    product.grouped(launch, "grouped_gate_up", launch.grid[1], a.step.rows * a.routing.top_k)
 }

@@ -6,23 +6,8 @@
 //   stop_ids    int [batch, 8], padded with -1
 //   output      int [batch, ring]
 //
-// A threadgroup of SIMDGROUPS simdgroups owns a row of candidates; a prefill chunk has row 0 alone. Values are
-// compared as integers that order like the floats: a NaN or an infinite best must be seen, and fast arithmetic may
-// assume that there is none.
-#include "lily.h"
-
-constant constexpr uint STOP_IDS = 8;       // lily_plan::control
-constant constexpr int HALT_ENDED = 1;
-constant constexpr int HALT_NON_FINITE = 2;
-constant constexpr int LARGEST = 0x7fffffff;
-
-// A candidate: order of its value, and its id. A NaN is above everything.
-METAL_FUNC int order_of(int bits) {
-    const int magnitude = bits & LARGEST;
-    return magnitude > 0x7f800000 ? LARGEST : bits < 0 ? -magnitude : magnitude;
-}
-
-METAL_FUNC int saturating_add(int value, int added) { return value > LARGEST - added ? LARGEST : value + added; }
+// A threadgroup of SIMDGROUPS simdgroups owns a row of candidates; a prefill chunk has row 0 alone.
+#include "choice.h"
 
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void sample(
     constant Args& args [[buffer(0)]],
@@ -38,10 +23,9 @@ METAL_FUNC int saturating_add(int value, int added) { return value > LARGEST - a
 {
     threadgroup int orders[32];
     threadgroup int ids[32];
-    const bool prefill = args.step.prefill != 0;
-    const uint sequence = row_sequence(args.step, row);
+    const uint sequence = row_sequence(args.choice.step, row);
     device int* words = control + sequence * CONTROL_WORDS;
-    if (words[CONTROL_HALT] != 0 || (prefill && words[CONTROL_COUNT] <= 0)) {
+    if (!choice_lives(args.choice, words)) {
         return;
     }
     int best = -LARGEST;
@@ -69,25 +53,7 @@ METAL_FUNC int saturating_add(int value, int added) { return value > LARGEST - a
     id = lane < SIMDGROUPS ? ids[lane] : LARGEST;
     largest = simd_max(best);
     id = simd_min(best == largest ? id : LARGEST);
-    if (lane > 0) {
-        return;
-    }
-    if (largest >= 0x7f800000 || largest <= -0x7f800000) {
-        words[CONTROL_HALT] = HALT_NON_FINITE;
-        return;
-    }
-    const int was = words[CONTROL_PRODUCED];
-    const int produced = saturating_add(was, 1);
-    const int position = saturating_add(words[CONTROL_POSITION], prefill ? words[CONTROL_COUNT] : 1);
-    bool ends = produced >= words[CONTROL_LIMIT] || position >= int(args.capacity);
-    for (uint i = 0; i < STOP_IDS; i++) {
-        ends = ends || stop_ids[sequence * STOP_IDS + i] == id;
-    }
-    output[sequence * args.ring + uint(max(was, 0)) % args.ring] = id;
-    words[CONTROL_TOKEN] = id;
-    words[CONTROL_PRODUCED] = produced;
-    words[CONTROL_POSITION] = position;
-    if (ends) {
-        words[CONTROL_HALT] = HALT_ENDED;
+    if (lane == 0) {
+        finish_choice(args.choice, words, stop_ids, output, sequence, largest, id);
     }
 }

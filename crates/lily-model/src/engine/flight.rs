@@ -43,9 +43,13 @@ impl Engine {
     }
 
     /// Submits a decode step of the sequence that is awake, and asks for its control row.
-    pub(crate) fn submit_step(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
+    pub(crate) fn submit_step(
+        &mut self,
+        sequence: SequenceId,
+        choice: Choice,
+    ) -> Result<(), EngineError> {
         let position = self.flights[sequence.0].submitted.min(self.session.capacity - 1);
-        let plan = self.decode_plan(sequence, position, Choice::Device)?;
+        let plan = self.decode_plan(sequence, position, choice)?;
         // Which step the row will hold is known when the sequence comes to rest.
         self.own_logits(sequence, sequence.0..sequence.0 + 1);
         self.sequences[sequence.0].logits_row = None;

@@ -357,17 +357,19 @@ impl Engine {
         ids: &[u32],
         end: PrefillEnd,
     ) -> Result<(), EngineError> {
-        if end == PrefillEnd::Sample {
+        if end.chooses() {
             self.read_control(sequence)?;
         }
         self.sequences[sequence.0].feed_chunk(ids);
         match end {
             PrefillEnd::More => {}
-            PrefillEnd::Sample | PrefillEnd::Logits => self.own_logits(sequence, 0..1),
+            PrefillEnd::Sample | PrefillEnd::Draw | PrefillEnd::Logits => {
+                self.own_logits(sequence, 0..1);
+            }
             PrefillEnd::AllLogits => self.own_logits(sequence, 0..ids.len()),
         }
         let state = &mut self.sequences[sequence.0];
-        if end == PrefillEnd::Sample {
+        if end.chooses() {
             if state.control[control::HALT] == control::NON_FINITE {
                 let position = state.position();
                 self.give_up(sequence);

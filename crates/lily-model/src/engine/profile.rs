@@ -8,8 +8,8 @@ use crate::plan::{Choice, PrefillEnd};
 /// A step to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
-    /// One decode step.
-    Decode,
+    /// One decode step; a drawn token follows the rule of the sequence's last run.
+    Decode(Choice),
     /// A chunk of this many tokens of a prompt, not the last.
     Prefill(usize),
 }
@@ -30,6 +30,22 @@ pub struct KernelCost {
 }
 
 impl Engine {
+    /// The decode step of the first sequence behind `position` tokens, with its cost.
+    ///
+    /// # Errors
+    /// There is no plan for it.
+    pub fn decode_table(
+        &mut self,
+        position: usize,
+        choice: Choice,
+    ) -> Result<PlanTable, EngineError> {
+        let plan = self.decode_plan(SequenceId(0), position, choice)?;
+        let mut rows = vec![0; self.session.batch * control::WORDS];
+        rows.chunks_mut(control::WORDS).for_each(|row| row[control::POSITION] = position as i32);
+        let recorded = self.plans.recorded(plan);
+        Ok(PlanTable::new(&recorded, &Live::new(recorded.step(), &rows, &[], None)))
+    }
+
     /// Measures a step that starts with `position` tokens in the states, `runs` times. The sequence ends:
     /// its states hold anything afterwards. Empty where the device does not measure.
     ///
@@ -43,7 +59,7 @@ impl Engine {
         runs: usize,
     ) -> Result<Vec<KernelCost>, EngineError> {
         let tokens = match step {
-            Measured::Decode => 1,
+            Measured::Decode(_) => 1,
             Measured::Prefill(tokens) => tokens,
         };
         let needed = position + tokens;
@@ -58,7 +74,7 @@ impl Engine {
         self.park();
         let ids: Vec<u32> = (0..tokens as u32).map(|i| i % self.shape.vocab_used as u32).collect();
         let plan = match step {
-            Measured::Decode => self.decode_plan(sequence, position, Choice::Device)?,
+            Measured::Decode(choice) => self.decode_plan(sequence, position, choice)?,
             Measured::Prefill(_) => self.prefill_plan(sequence, tokens, PrefillEnd::More)?,
         };
         self.sequences[sequence.0].control[control::POSITION] = position as i32;

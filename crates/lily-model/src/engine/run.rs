@@ -1,5 +1,6 @@
 //! A generation step by step, so that several can go on side by side.
 
+use lily_kernels::draw::Draw;
 use lily_plan::{control, write_i32};
 
 use super::sequence::ControlRow;
@@ -7,7 +8,7 @@ use super::{
     Allowed, Chosen, Engine, EngineError, Finish, Generation, Progress, SequenceId, TokenLogprobs,
     TokenMask,
 };
-use crate::plan::PrefillEnd;
+use crate::plan::{Choice, PrefillEnd};
 use crate::sampling::TokenCounts;
 
 /// A generation under way: made by [`Engine::start`], moved on by [`Engine::advance`].
@@ -37,8 +38,9 @@ pub struct Run {
 enum Path {
     /// Nobody: only the prompt is read.
     Nobody,
-    /// The device, which may run ahead of what was handed out.
-    Device,
+    /// The device, which may run ahead of what was handed out; by its row of the `sampling` buffer if
+    /// that is asked for, else the largest logit.
+    Device(Choice),
     /// The host, one step at a time.
     Host(HostChoice),
 }
@@ -57,7 +59,8 @@ impl Path {
     fn prefill_end(&self) -> PrefillEnd {
         match self {
             Self::Nobody => PrefillEnd::More,
-            Self::Device => PrefillEnd::Sample,
+            Self::Device(Choice::Draw) => PrefillEnd::Draw,
+            Self::Device(_) => PrefillEnd::Sample,
             Self::Host(_) => PrefillEnd::Logits,
         }
     }
@@ -118,15 +121,20 @@ impl Engine {
         generation.sampling.validate()?;
         self.check_input(sequence, prompt)?;
         self.settle(sequence)?;
-        let on_device = generation.sampling.is_plain_greedy()
-            && generation.stop_ids.len() <= control::STOP_IDS
+        let on_device = generation.stop_ids.len() <= control::STOP_IDS
             && generation.logprobs.is_none()
             && generation.constraint.is_none();
+        let rule = generation.sampling.on_device().filter(|_| on_device);
         let path = if generation.limit == 0 {
             Path::Nobody
-        } else if on_device {
+        } else if let Some(rule) = rule {
             self.set_stops(sequence, &generation)?;
-            Path::Device
+            if generation.sampling.is_plain_greedy() {
+                Path::Device(Choice::Device)
+            } else {
+                self.set_rule(sequence, &rule)?;
+                Path::Device(Choice::Draw)
+            }
         } else {
             let mut counts = TokenCounts::default();
             let before = &self.sequence(sequence)?.tokens;
@@ -210,7 +218,7 @@ impl Engine {
         if is_last {
             match &mut run.path {
                 Path::Nobody => run.finish = Some(Finish::Length),
-                Path::Device => {}
+                Path::Device(_) => {}
                 Path::Host(choice) => choice.logits = Some(self.logits(run.sequence)?),
             }
         }
@@ -220,7 +228,8 @@ impl Engine {
     fn next_token(&mut self, run: &mut Run) -> Result<Progress, EngineError> {
         let chosen = match run.path {
             Path::Host(_) => self.choose_on_host(run)?,
-            Path::Device | Path::Nobody => self.chosen_on_device(run)?,
+            Path::Device(choice) => self.chosen_on_device(run, choice)?,
+            Path::Nobody => return Err(EngineError::StaleRun(run.sequence.0)),
         };
         run.produced += 1;
         let sequence = run.sequence;
@@ -240,11 +249,11 @@ impl Engine {
     }
 
     /// The device chooses, stops by itself, and may run ahead of what the host has read.
-    fn chosen_on_device(&mut self, run: &mut Run) -> Result<Chosen, EngineError> {
+    fn chosen_on_device(&mut self, run: &mut Run, choice: Choice) -> Result<Chosen, EngineError> {
         let sequence = run.sequence;
         let row = match self.sequence(sequence)?.pending {
             Some(fed) if run.produced > 0 => {
-                let row = self.next_row(sequence, run.position)?;
+                let row = self.next_row(sequence, run.position, choice)?;
                 self.sequences[sequence.0].tokens.push(fed);
                 run.position += 1;
                 row
@@ -270,13 +279,14 @@ impl Engine {
         &mut self,
         sequence: SequenceId,
         position: usize,
+        choice: Choice,
     ) -> Result<ControlRow, EngineError> {
         if let Some(row) = self.flights[sequence.0].ready.pop_front() {
             return Ok(row);
         }
         self.wake(sequence, position)?;
         while self.flights[sequence.0].submitted <= position + self.options.steps_ahead {
-            self.submit_step(sequence)?;
+            self.submit_step(sequence, choice)?;
         }
         let fetch = self.flights[sequence.0].fetches.pop_front();
         // The loop has submitted one at least.
@@ -349,5 +359,11 @@ impl Engine {
         row[control::PRODUCED] = 0;
         row[control::LIMIT] = i32::try_from(generation.limit).unwrap_or(i32::MAX);
         self.write_control(sequence)
+    }
+
+    /// Writes how tokens are drawn.
+    fn set_rule(&mut self, sequence: SequenceId, rule: &Draw) -> Result<(), EngineError> {
+        let first = sequence.0 * Draw::WORDS;
+        Ok(write_i32(self.device.as_mut(), self.buffers.sampling, first, &rule.words())?)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lily_kernels::draw::Draw;
 use lily_kernels::{CHUNK, Mixer, ModelShape, SessionShape};
 use lily_plan::{BufferId, BufferKind, Buffers, Element, control};
 
@@ -18,6 +19,8 @@ pub struct SessionBuffers {
     pub control: BufferId,
     /// i32 `[batch, STOP_IDS]`, padded with `NO_ID`.
     pub stop_ids: BufferId,
+    /// How tokens are drawn, i32 `[batch, 8]`: rows of `lily_kernels::draw::Draw`.
+    pub sampling: BufferId,
     /// Chosen ids, i32 `[batch, ring]`.
     pub output: BufferId,
     /// Ids of the prefill chunk, i32 `[rows]`.
@@ -154,6 +157,7 @@ pub fn declare(
         |name: &str, shape: Vec<usize>| table.add(BufferKind::Control, name, Element::I32, shape);
     let control = int("control", vec![batch, control::WORDS]);
     let stop_ids = int("stop_ids", vec![batch, control::STOP_IDS]);
+    let sampling = int("sampling", vec![batch, Draw::WORDS]);
     let output = int("output", vec![batch, session.ring]);
     let prompt = int("prompt", vec![session.rows()]);
     let mut weights = WeightTable { table: &mut table, matrix_bytes };
@@ -168,6 +172,7 @@ pub fn declare(
         table: Arc::new(table),
         control,
         stop_ids,
+        sampling,
         output,
         prompt,
         embed_tokens,

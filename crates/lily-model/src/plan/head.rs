@@ -1,7 +1,7 @@
 //! Once for each step: embedding, LM head, choice of the next token.
 
 use lily_kernels::residual::ResidualBuffers;
-use lily_kernels::{advance, embed, head, sample};
+use lily_kernels::{advance, draw, embed, head, sample};
 
 use super::{Choice, PrefillEnd, Recorder};
 
@@ -28,8 +28,10 @@ impl Recorder<'_> {
     /// End of a decode step: logits of every sequence, and the choice.
     pub(super) fn head(&mut self, choice: Choice) {
         self.logits(head::Rows::Sequences);
-        if choice == Choice::Device {
-            self.sample();
+        match choice {
+            Choice::Device => self.sample(),
+            Choice::Draw => self.draw(),
+            Choice::Host => {}
         }
     }
 
@@ -40,6 +42,10 @@ impl Recorder<'_> {
             PrefillEnd::Sample => {
                 self.logits(head::Rows::Last);
                 return self.sample();
+            }
+            PrefillEnd::Draw => {
+                self.logits(head::Rows::Last);
+                return self.draw();
             }
             PrefillEnd::Logits => self.logits(head::Rows::Last),
             PrefillEnd::AllLogits => self.logits(head::Rows::All),
@@ -73,6 +79,21 @@ impl Recorder<'_> {
                 control: self.buffers.control,
                 best_value: s.best_value,
                 best_id: s.best_id,
+                stop_ids: self.buffers.stop_ids,
+                output: self.buffers.output,
+            },
+        ));
+    }
+
+    fn draw(&mut self) {
+        let s = &self.buffers.scratch;
+        self.push(draw::launch(
+            &self.cx,
+            draw::Buffers {
+                control: self.buffers.control,
+                best_value: s.best_value,
+                logits: s.logits,
+                sampling: self.buffers.sampling,
                 stop_ids: self.buffers.stop_ids,
                 output: self.buffers.output,
             },

@@ -21,6 +21,8 @@ pub use shape::{config_matrix_bytes, config_matrix_formats, model_shape};
 pub enum Choice {
     /// The device: the largest logit.
     Device,
+    /// The device: each sequence by its row of the `sampling` buffer.
+    Draw,
     /// The host, from the logits.
     Host,
 }
@@ -30,12 +32,21 @@ pub enum Choice {
 pub enum PrefillEnd {
     /// More chunks follow: only the states are wanted.
     More,
-    /// The device chooses the next token.
+    /// The device takes the largest logit as the next token.
     Sample,
+    /// The device draws the next token by the sequence's row of the `sampling` buffer.
+    Draw,
     /// The host reads the logits of the last row.
     Logits,
     /// The host reads the logits of every row.
     AllLogits,
+}
+
+impl PrefillEnd {
+    /// Whether the device chooses the next token.
+    pub fn chooses(self) -> bool {
+        matches!(self, Self::Sample | Self::Draw)
+    }
 }
 
 /// Blocks of keys for each KV head in decode attention over `length` keys: a plan for each bucket

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use lily_plan::MappedFile;
 use serde::Serialize;
 
 use super::files::{Stored, WeightFiles};
@@ -99,6 +100,14 @@ impl Checkpoint {
     /// Who wrote the tensors.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Weight files with their mapped contents, for devices that read them again past the page cache.
+    pub fn mapped_files(&self) -> Vec<MappedFile> {
+        let files = self.files.files.iter().zip(&self.files.maps);
+        files
+            .map(|((path, _), map)| MappedFile { path: path.clone(), bytes: map.clone() })
+            .collect()
     }
 
     /// Weight files with their sizes in bytes.

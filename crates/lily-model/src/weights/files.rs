@@ -31,6 +31,8 @@ pub(crate) struct Stored {
 pub(crate) struct WeightFiles {
     /// Paths and sizes in bytes.
     pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Their mapped contents.
+    pub(crate) maps: Vec<Bytes>,
     /// Tensors of all files, in file order.
     pub(crate) tensors: Vec<Stored>,
     /// The file that says which tensors there are: the index, or the single file.
@@ -50,8 +52,13 @@ impl WeightFiles {
         if !single.is_file() {
             return Err(CheckpointError::NoWeights(folder.into()));
         }
-        let mut found =
-            Self { files: vec![], tensors: vec![], root: single.clone(), ignored: vec![] };
+        let mut found = Self {
+            files: vec![],
+            maps: vec![],
+            tensors: vec![],
+            root: single.clone(),
+            ignored: vec![],
+        };
         found.add(single)?;
         found.ignored = other_files(folder, |name| name == SINGLE)?;
         Ok(found)
@@ -74,7 +81,8 @@ impl WeightFiles {
         if let Some(stray) = others.iter().find(|name| name.starts_with("model")) {
             return Err(CheckpointError::StrayShard(folder.join(stray)));
         }
-        let mut found = Self { files: vec![], tensors: vec![], root: index, ignored: others };
+        let mut found =
+            Self { files: vec![], maps: vec![], tensors: vec![], root: index, ignored: others };
         for (shard, tensors) in &shards {
             let file = folder.join(shard);
             let first = found.tensors.len();
@@ -114,6 +122,7 @@ impl WeightFiles {
             data: bytes.slice(entry.bytes),
         }));
         self.files.push((file, bytes.len() as u64));
+        self.maps.push(bytes);
         Ok(())
     }
 

@@ -29,6 +29,9 @@ pub struct BenchArgs {
     /// Tokens to decode after each prompt.
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = count(1 << 22))]
     pub decode: usize,
+    /// Draw tokens (temperature 1.0, top-k 20, top-p 0.95) instead of taking the most likely ones.
+    #[arg(long)]
+    pub sampled: bool,
     /// Measurements of each length; the median counts.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = count(1000))]
     pub reps: usize,
@@ -38,6 +41,9 @@ pub struct BenchArgs {
     /// Also write the figures to this file as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also draw prefill and decode speed over the length into this file, as SVG.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
 }
 
 /// A number from 1 to `most`; lengths and tokens together stay below the longest context.

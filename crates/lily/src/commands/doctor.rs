@@ -1,6 +1,7 @@
 //! `lily doctor`: what this machine has, and every kernel against its reference.
 
 mod machine;
+mod probe;
 
 use std::process::ExitCode;
 
@@ -13,12 +14,15 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::output::{print, print_json};
 use machine::{Machine, Patient};
+use probe::Launches;
 
 /// What was found.
 #[derive(Serialize)]
 struct Report {
     device: &'static str,
     machine: Machine,
+    /// Measured on GPUs, once their kernels are right.
+    launches: Option<Launches>,
     kernels: Vec<Row>,
     /// Kernels that are not ok.
     failed: usize,
@@ -55,9 +59,15 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
         kernels.push(row);
     }
     let failed = kernels.iter().filter(|row| !row.ok).count();
+    // Wrong kernels say nothing about time. On the processor nothing waits for a launch.
+    let has_launches = failed == 0 && matches!(name, "cuda" | "metal");
+    let launches = has_launches.then(|| probe::measure(device.as_mut())).transpose()?;
     if args.json {
-        print_json(&Report { device: name, machine, kernels, failed })?;
+        print_json(&Report { device: name, machine, launches, kernels, failed })?;
     } else if failed == 0 {
+        if let Some(launches) = &launches {
+            print(format_args!("\n{launches}"))?;
+        }
         print(format_args!("all {} kernels agree with their references\n", kernels.len()))?;
     } else {
         print(format_args!("{failed} of {} kernels failed\n", kernels.len()))?;

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use lily_kernels::SessionShape;
 use lily_kernels::gpu::{Target, add_entries};
+use lily_metal::chip::{Gpu, Policy, SelfTest, TENSOR_OS, choose_products};
+use lily_metal::predict::{Prediction, predict};
 use lily_model::Config;
 use lily_model::plan::{
     Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, config_matrix_formats,
@@ -13,6 +15,7 @@ use lily_model::plan::{
 };
 use lily_model::synth::{self, PRESETS, preset};
 use lily_plan::{Fusions, Live, PlanTable, Precision, control};
+use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 use crate::model::locate;
@@ -45,9 +48,13 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
     let fusions = fusions(args);
     let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
+    let (choice, prefill_end) = match args.sampled {
+        true => (Choice::Draw, PrefillEnd::Draw),
+        false => (Choice::Device, PrefillEnd::Sample),
+    };
     let plan = match args.step {
-        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), Choice::Device)?,
-        PlanStep::Prefill => builder.prefill(tokens, 0, PrefillEnd::Sample)?,
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), choice)?,
+        PlanStep::Prefill => builder.prefill(tokens, 0, prefill_end)?,
     };
     let mut control_rows = vec![0; session.batch * control::WORDS];
     for row in control_rows.chunks_mut(control::WORDS) {
@@ -57,16 +64,22 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % shape.vocab as i32).collect();
     let live = Live::new(plan.step(), &control_rows, &prompt, None);
     let mut table = PlanTable::new(&plan, &live);
+    let policy = args.chip.as_ref().map(policy);
     let target = match args.device {
         PlanDevice::Cpu => None,
-        PlanDevice::Metal => Some(Target::APPLE),
+        PlanDevice::Metal => Some(policy.map_or(Target::APPLE, |policy| policy.target)),
         PlanDevice::Cuda => Some(Target::NVIDIA),
     };
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
+    let predicted = args.chip.as_ref().zip(policy);
+    let predicted =
+        predicted.map(|(gpu, policy)| predict(&table, rows, gpu, policy.target.products));
     if args.json {
-        print_json(&table)?;
+        print_json(&Printed { table: &table, prediction: predicted.as_ref() })?;
+    } else if let Some(prediction) = predicted {
+        print(prediction.text())?;
     } else {
         let mut text = table.text();
         if let Some(bandwidth) = args.bandwidth {
@@ -77,6 +90,22 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print(text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The printed plan as one JSON object.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    table: &'a PlanTable,
+    /// Predicted times, with `--chip`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prediction: Option<&'a Prediction>,
+}
+
+/// What lily would choose on a chip whose system is new enough and whose self-test passes.
+fn policy(gpu: &Gpu) -> Policy {
+    let choice = choose_products(TENSOR_OS, gpu.family, SelfTest::Passed);
+    Policy::new(gpu, choice.products)
 }
 
 fn fusions(args: &PlanArgs) -> Fusions {

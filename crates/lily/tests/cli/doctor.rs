@@ -7,7 +7,8 @@ use crate::support::{fields, lily};
 #[test]
 fn doctor_finds_every_kernel_of_the_processor_ok() {
     let object = lily(&["doctor", "--device", "cpu", "--json"]).json();
-    assert_eq!(fields(&object), ["device", "failed", "kernels", "machine"]);
+    assert_eq!(fields(&object), ["device", "failed", "kernels", "launches", "machine"]);
+    assert_eq!(object["launches"], Value::Null);
     assert_eq!((&object["device"], &object["failed"]), (&json!("cpu"), &json!(0)));
     let machine = &object["machine"];
     let facts = ["instruction_set", "memory_limit", "read_bandwidth", "threads"];

@@ -34,13 +34,26 @@ fn wrong_usage_exits_with_2() {
     for option in ["--exact", "--threads=2"] {
         let name = option.split('=').next().unwrap();
         for command in [&["run", "hi"][..], &["chat"], &["serve"], &["bench"]] {
-            let outcome = lily(&[command, &["--device", "cuda", option]].concat());
-            outcome.assert_usage(&format!("{name} has no effect with --device cuda"));
+            for device in ["cuda", "metal"] {
+                let outcome = lily(&[command, &["--device", device, option]].concat());
+                outcome.assert_usage(&format!("{name} has no effect with --device {device}"));
+            }
         }
     }
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
     lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
     lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
+}
+
+#[cfg(not(target_os = "macos"))]
+#[test]
+fn metal_needs_a_mac() {
+    let model = golden("mixed");
+    let run = ["run", "-m", &model, "--tokens", "1"];
+    for command in [&run[..], &["doctor"], &["bench", "--lengths", "8"]] {
+        let outcome = lily(&[command, &["--device", "metal"]].concat());
+        outcome.assert_fails("--device metal needs a Mac with macOS 15 or later; use --device cpu");
+    }
 }
 
 #[test]
@@ -113,6 +126,10 @@ fn options_that_contradict_or_have_no_effect_are_refused() {
     prefill(&["--fuse", "topk"]).assert_usage("--fuse has no effect with --step prefill");
     plan(&["--tokens", "9"]).assert_usage("--tokens has no effect with --step decode");
     plan(&["--json", "--bandwidth", "9"]).assert_usage("cannot be used with");
+    plan(&["--chip", "m5"]).assert_usage("--chip has no effect without --for metal");
+    let chip = |name: &str| plan(&["--for", "metal", "--chip", name]);
+    chip("m7").assert_usage("there is no chip `m7`; the chips are m1 (7 or 8 cores), m1-pro (14");
+    chip("m5-max-41").assert_usage("m5-max (32 or 40 cores)");
 }
 
 /// A copy of a golden checkpoint.

@@ -150,6 +150,47 @@ fn plan_reports_the_documented_fields() {
 }
 
 #[test]
+fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
+    let plan = ["plan", "-m", "qwen3.6-35b-a3b", "--for", "metal", "--chip"];
+    let object = |more: &[&str]| lily(&[&plan[..], more, &["--json"]].concat()).json();
+    let max = object(&["m5-max"]);
+    let prediction = &max["prediction"];
+    assert_eq!(prediction["kind"], "prediction");
+    assert_eq!(
+        (&prediction["chip"], &prediction["gpu_cores"]),
+        (&json!("Apple M5 Max"), &json!(40))
+    );
+    assert_eq!(prediction["tensor_operations"], true);
+    assert_eq!(
+        fields(&prediction["assumptions"]),
+        ["bandwidth_curve", "launch_floor_us", "tensor_tflops", "tflops",]
+    );
+    let list = prediction["launches"].as_array().unwrap();
+    assert_eq!(list.len(), max["launches"].as_u64().unwrap() as usize);
+    let row =
+        ["bound", "bytes", "index", "label", "small", "stage", "threadgroups", "threads", "us"];
+    assert!(list.iter().all(|launch| fields(launch) == row));
+    let sum: f64 = list.iter().map(|launch| launch["us"].as_f64().unwrap()).sum();
+    let step = prediction["step_us"].as_f64().unwrap();
+    assert!((sum - step).abs() < 1e-6 * step, "{sum} {step}");
+    let tok_s = |object: &Value| object["prediction"]["tok_s"].as_f64().unwrap();
+    let smaller = object(&["m5-max-32"]);
+    assert!(tok_s(&smaller) < tok_s(&max));
+    assert_eq!(object(&["m4-max"])["prediction"]["tensor_operations"], false);
+    assert!(tok_s(&object(&["m5-max", "--step", "prefill"])) > tok_s(&max));
+    let chunk = |chip: &str| {
+        let launches = object(&[chip, "--step", "prefill"])["prediction"]["launches"].clone();
+        launches[0]["threadgroups"].as_u64().unwrap()
+    };
+    assert!(chunk("m3-ultra") > chunk("m5-max") && chunk("m5-max") > chunk("m1"));
+    let text = lily(&[&plan[..], &["M3-Ultra"]].concat()).stdout;
+    assert!(text.starts_with("prediction for Apple M3 Ultra, Apple9, 80 GPU cores, "), "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("predicted, not measured: ") && last.contains(" tok/s ("), "{last}");
+    assert_eq!(text.lines().count(), 3 + list.len() + 2);
+}
+
+#[test]
 fn inspect_says_what_a_folder_holds() {
     let object = lily(&["inspect", &golden("raw"), "--json"]).json();
     let all = [
@@ -222,4 +263,46 @@ fn help_and_version_succeed() {
         let outcome = lily(args);
         assert!(outcome.code == Some(0) && !outcome.stdout.is_empty(), "{outcome:?}");
     }
+}
+
+#[test]
+fn a_bench_gives_figures_and_a_chart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (json, plot) = (path("bench.json"), path("bench.svg"));
+    let outcome = lily(&[
+        "bench",
+        "--preset",
+        "tiny",
+        "--lengths",
+        "8,20",
+        "--decode",
+        "3",
+        "--reps",
+        "2",
+        "--json",
+        &json,
+        "--plot",
+        &plot,
+    ]);
+    assert_eq!(outcome.stdout.lines().count(), 3, "{outcome:?}");
+    let object: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(fields(&object), ["device", "model", "read_bandwidth", "rows"]);
+    let lengths: Vec<&Value> =
+        object["rows"].as_array().unwrap().iter().map(|row| &row["length"]).collect();
+    assert_eq!(lengths, [8, 20]);
+    for row in object["rows"].as_array().unwrap() {
+        for kind in ["prefill", "decode"] {
+            let (median, spread) = (&row[format!("{kind}_tok_s")], &row[format!("{kind}_spread")]);
+            let (median, spread) = (median.as_f64().unwrap(), spread.as_array().unwrap());
+            let (slowest, fastest) = (spread[0].as_f64().unwrap(), spread[1].as_f64().unwrap());
+            assert!(0.0 < slowest && slowest <= median && median <= fastest, "{row}");
+        }
+        assert!(row["decode_bytes_per_token"].as_u64().unwrap() > 0);
+        assert!(row["decode_stages"].as_u64() <= row["decode_launches"].as_u64());
+    }
+    let chart = std::fs::read_to_string(plot).unwrap();
+    assert!(chart.starts_with("<svg"), "{chart}");
+    // A point for each length in each of two panels.
+    assert_eq!(chart.matches("<circle").count(), 4, "{chart}");
 }

@@ -121,7 +121,10 @@ fn r55_the_schema_decides_the_type() {
         (json!({"items": {}}), with(&[(4, json!([1, 2]))])),
         (json!({"type": "object"}), with(&[(5, json!({"a": 1.5}))])),
         (json!({"properties": {}}), with(&[(5, json!({"a": 1.5}))])),
-        (json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), with(&[null.clone()])),
+        (
+            json!({"anyOf": [{"type": "string"}, {"type": "null"}]}),
+            with(std::slice::from_ref(&null)),
+        ),
         (json!({"oneOf": [{"type": "string"}, {"type": "integer"}]}), with(&integers)),
         (json!({"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "null"}]}), with(&[null])),
     ];
@@ -249,4 +252,35 @@ fn r64_a_call_is_announced_when_its_body_begins() {
         MessageEvent::CallArguments { index: 0, json: "{" },
     ];
     assert_eq!(events, wanted);
+}
+
+#[test]
+fn r55_the_table_of_the_server_documentation_holds() {
+    let document = include_str!("../../../../../docs/server-api.md");
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().trim_matches('`').to_owned())
+            .collect()
+    };
+    let mut lines = document.lines().skip_while(|line| !line.starts_with("| the model writes |"));
+    let head = cells(lines.next().unwrap());
+    let mut rows = 0;
+    for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
+        let row = cells(line);
+        for (column, wanted) in head.iter().zip(&row).skip(1) {
+            for name in column.split(", or ") {
+                let types: Vec<&str> = name.split(" or ").collect();
+                let schema = match name {
+                    "no schema" => json!({}),
+                    _ => json!({ "type": types }),
+                };
+                let tools = [ToolSpec::new("t", json!({ "properties": { "v": schema } }))];
+                let parsed = Case::answer(&tools, &render("t", &[("v", &row[0])])).at_once();
+                assert_eq!(parsed.tool_calls[0].arguments, format!("{{\"v\":{wanted}}}"), "{name}");
+                rows += 1;
+            }
+        }
+    }
+    assert_eq!(rows, 7 * 9);
 }

@@ -74,10 +74,11 @@ proptest! {
         text in text(0..24),
         open in any::<bool>(),
         ended in select(&[Ended::StopToken, Ended::Limit, Ended::Cancelled][..]),
-        stops in select(&[&[][..], &["END", "\n\n"][..]][..]),
+        with_stops in any::<bool>(),
         cuts in vec(vec(any::<proptest::sample::Index>(), 1..12), 4),
     ) {
         let thinking = if open { Thinking::Open } else { Thinking::Closed };
+        let stops: &[&str] = if with_stops { &["END", "\n\n"] } else { &[] };
         for tools in [&tools()[..2], &[]] {
             let case = Case { thinking, tools, stops, ended, text: &text };
             let wanted = case.at_once();

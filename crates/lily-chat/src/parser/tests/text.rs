@@ -55,6 +55,23 @@ fn r42_characters_stay_whole_and_plain_text_is_not_held_back() {
 }
 
 #[test]
+fn r42_bytes_of_streamed_characters_give_the_same_message() {
+    // One token for each byte goes through the decoder first, as in a server.
+    let tokenizer = lily_text::Tokenizer::bytes().unwrap();
+    let text = "中 😀\n</think>\n\n👩‍👩‍👧‍👦 é END\n";
+    let tools = tools();
+    let case = Case::thought(&tools, text).stops(&["D\n"]);
+    let ids = tokenizer.encode(text, lily_text::Markers::Plain).unwrap();
+    let skip = lily_text::SpecialTokens::Skip;
+    let mut decoder = lily_text::Detokenizer::new(&tokenizer, skip);
+    let mut pieces: Vec<String> = ids.iter().map(|&id| decoder.push(id).to_owned()).collect();
+    pieces.push(decoder.finish().to_owned());
+    let parsed = case.read(pieces.iter().map(String::as_str));
+    assert_eq!(parsed, case.at_once());
+    assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("中 😀", "👩‍👩‍👧‍👦 é EN"));
+}
+
+#[test]
 fn r43_the_last_characters_are_released_at_the_end() {
     for text in ["Yes", "Yes\n", "a <", "a\n<tool", "a\n<function=l", "a\n\n", "\n"] {
         assert_is_text(&Case::answer(&tools(), text));

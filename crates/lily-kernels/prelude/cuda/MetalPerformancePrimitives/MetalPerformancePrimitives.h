@@ -22,9 +22,17 @@ template <matmul2d_descriptor D, typename Scope> struct matmul2d {
     template <typename TE> static METAL_FUNC uint pair(const TE& t, int row, int k) {
         return row < t.ext[1] ? *(const uint*)(t.p + row * t.str[1] + k) : 0u;
     }
+    // The same of a K x N operand, where they lie in two rows.
+    template <typename TE> static METAL_FUNC uint pair_of_columns(const TE& t, int column, int k) {
+        const ushort* at = (const ushort*)(t.p + k * t.str[1] + column);
+        return column < t.ext[0] ? at[0] | (uint)at[t.str[1]] << 16 : 0u;
+    }
+    template <typename TE> static METAL_FUNC uint pair_of_right(const TE& t, int n, int k) {
+        return D.tr ? pair(t, n, k) : pair_of_columns(t, n, k);
+    }
     template <typename A, typename B>
     METAL_FUNC void run(A a, B b, metal::cooperative_tensor<float, D.m, D.n, Scope::n>& c) const {
-        static_assert(!D.tl && D.tr, "the CUDA mapping takes row-major A and N x K B");
+        static_assert(!D.tl, "the CUDA mapping takes row-major A");
         typedef metal::cooperative_tensor<float, D.m, D.n, Scope::n> C;
         const int l = (int)metal::lily_lane(), r = l / 4, kc = l % 4 * 2;
         const int k = D.k == metal::dynamic_extent ? a.ext[0] : D.k;
@@ -42,7 +50,7 @@ template <matmul2d_descriptor D, typename Scope> struct matmul2d {
 #pragma unroll
             for (int j = 0; j < C::TN; j++) {
                 const int n = C::col0() + j * 8 + r;
-                const uint b0 = pair(b, n, x + kc), b1 = pair(b, n, x + 8 + kc);
+                const uint b0 = pair_of_right(b, n, x + kc), b1 = pair_of_right(b, n, x + 8 + kc);
 #pragma unroll
                 for (int i = 0; i < C::TM; i++) {
                     float* f = c.e + (i * C::TN + j) * 4;

@@ -1,15 +1,14 @@
 //! What a machine has, by device.
 
 use std::fmt;
-use std::hint::black_box;
-use std::thread;
-use std::time::Instant;
 
 use anyhow::Result;
 use lily_cpu::Numerics;
 use lily_cuda::compiler::Compiler;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
+#[cfg(target_os = "macos")]
+use lily_metal::budget::{Budget, DeviceMemory};
 use lily_plan::Device;
 use serde::Serialize;
 
@@ -58,6 +57,9 @@ pub enum Machine {
         /// Version of the compiler.
         nvrtc: String,
     },
+    /// The GPU of a Mac.
+    #[cfg(target_os = "macos")]
+    Metal(Metal),
     /// The MSL test device.
     #[cfg(feature = "msl-test")]
     MslTest {
@@ -68,21 +70,49 @@ pub enum Machine {
     },
 }
 
+/// A Mac with its GPU.
+#[cfg(target_os = "macos")]
+#[derive(Serialize)]
+pub struct Metal {
+    /// Metal's name of the GPU.
+    name: String,
+    /// Version of macOS, with its build.
+    macos: String,
+    /// Newest Apple family that the GPU belongs to; none in virtual machines, which show an older one.
+    family: Option<String>,
+    /// Whether it takes Metal 4.
+    metal4: bool,
+    /// Whether memory is kept resident as one set.
+    residency_sets: bool,
+    /// Form of matrix products, and why this one.
+    products: String,
+    /// Bytes of memory of the machine.
+    memory: u64,
+    /// Bytes of it that the system recommends for the GPU.
+    working_set: u64,
+    /// Bytes that weights and sessions may take.
+    memory_limit: u64,
+    /// Bytes of the largest buffer.
+    largest_buffer: u64,
+}
+
 /// Opens a device and looks at it.
 ///
 /// # Errors
 /// It is not there, or lacks something; the message says what.
 pub fn open(choice: DeviceChoice) -> Result<Patient> {
     match choice {
+        #[cfg(target_os = "macos")]
+        DeviceChoice::Auto if device::best_metal().is_some() => open(DeviceChoice::Metal),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            let device = device::cpu(Numerics::Int8, 0);
+            let mut device = device::cpu(Numerics::Int8, 0);
             let threads = device.threads();
-            let memory_limit = lily_cpu::memory_limit();
+            let read_bandwidth = device.read_bandwidth()?.unwrap_or_default();
             let machine = Machine::Cpu {
                 instruction_set: Simd::detect().level().to_string(),
                 threads,
-                memory_limit,
-                read_bandwidth: read_bandwidth(threads, memory_limit),
+                memory_limit: lily_cpu::memory_limit(),
+                read_bandwidth,
             };
             Ok(Patient { name: "cpu", device: Box::new(device), bar: Bar::Int8, machine })
         }
@@ -99,6 +129,30 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
             };
             Ok(Patient { name: "cuda", device: Box::new(device), bar: Bar::Bf16, machine })
+        }
+        #[cfg(not(target_os = "macos"))]
+        DeviceChoice::Metal => anyhow::bail!(device::NO_MAC),
+        #[cfg(target_os = "macos")]
+        DeviceChoice::Metal => {
+            let device = device::metal()?;
+            let (host, system) = (device.host(), device.host().system().clone());
+            let machine = Machine::Metal(Metal {
+                name: system.name,
+                macos: system.version_text,
+                family: system.generation.map(|family| family.to_string()),
+                metal4: system.metal4,
+                residency_sets: system.has_residency_sets,
+                products: host.products().reason.to_string(),
+                memory: system.memory_bytes,
+                working_set: system.working_set_bytes,
+                memory_limit: Budget::new(DeviceMemory {
+                    machine: system.memory_bytes,
+                    recommended: system.working_set_bytes,
+                })
+                .limit(),
+                largest_buffer: system.buffer_bytes,
+            });
+            Ok(Patient { name: "metal", device: Box::new(device), bar: Bar::Bf16, machine })
         }
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => {
@@ -129,6 +183,20 @@ impl fmt::Display for Machine {
                 line("driver", driver)?;
                 line("NVRTC", nvrtc)
             }
+            #[cfg(target_os = "macos")]
+            Self::Metal(metal) => {
+                let yes = |has: bool| if has { "yes" } else { "no" };
+                line("GPU", &metal.name)?;
+                line("macOS", &metal.macos)?;
+                line("Apple family", &metal.family.as_deref().unwrap_or("older than Apple7"))?;
+                line("Metal 4", &yes(metal.metal4))?;
+                line("residency sets", &yes(metal.residency_sets))?;
+                line("matrix products", &metal.products)?;
+                line("memory", &gb(metal.memory))?;
+                line("recommended for GPU", &gb(metal.working_set))?;
+                line("memory limit", &gb(metal.memory_limit))?;
+                line("largest buffer", &gb(metal.largest_buffer))
+            }
             #[cfg(feature = "msl-test")]
             Self::MslTest { threads, kernels } => {
                 line("threads", threads)?;
@@ -136,26 +204,4 @@ impl fmt::Display for Machine {
             }
         }
     }
-}
-
-/// Bytes that are read for the bandwidth: more than caches hold.
-const READ_BYTES: u64 = 256 << 20;
-
-/// Bytes read in a second by all threads together: the best of some passes over memory that no cache
-/// holds, or over a quarter of what is left.
-fn read_bandwidth(threads: usize, memory_limit: Option<u64>) -> f64 {
-    let bytes = memory_limit.map_or(READ_BYTES, |limit| READ_BYTES.min(limit / 4));
-    let words = vec![1u64; (bytes / 8).max(1) as usize];
-    let sum =
-        |part: &[u64]| black_box(part.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
-    let pass = || {
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for part in words.chunks(words.len().div_ceil(threads)) {
-                scope.spawn(move || sum(part));
-            }
-        });
-        size_of_val(&words[..]) as f64 / start.elapsed().as_secs_f64()
-    };
-    (0..5).map(|_| pass()).fold(0.0, f64::max)
 }

@@ -1,0 +1,63 @@
+//! What a device allows.
+
+/// Limits of a device, and how fast it surely is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Largest allocation in bytes: `maxBufferLength`.
+    pub allocation_bytes: u64,
+    /// Bytes of an allocation that holds several buffers, at most; a larger buffer gets one of its own.
+    pub arena_bytes: u64,
+    /// Offsets of buffers in the constant address space are multiples of it. The feature tables ask for 4
+    /// bytes on Apple's GPU families, for 32 on the Mac family and for 256 on older Macs; the largest holds everywhere.
+    pub constant_alignment: u64,
+    /// Offsets of buffers in the device address space are multiples of it: the size of the largest element
+    /// that kernels read at once.
+    pub device_alignment: u64,
+    /// Entries of the buffer argument table.
+    pub buffers: u32,
+    /// Threads of a threadgroup.
+    pub threads: u32,
+    /// Bytes of threadgroup memory.
+    pub threadgroup_bytes: u64,
+    /// Threads of a simdgroup.
+    pub simd_width: u32,
+    /// Threadgroups along an axis of a grid.
+    pub grid: u32,
+    /// Slowest pace to reckon with.
+    pub pace: Pace,
+}
+
+impl Default for Limits {
+    /// What every Apple GPU since the M1 has.
+    fn default() -> Self {
+        Self {
+            // Below every Mac's `maxBufferLength`, which is about half of its memory.
+            allocation_bytes: 3 << 30,
+            arena_bytes: 2 << 30,
+            constant_alignment: 256,
+            device_alignment: 16,
+            buffers: 31,
+            threads: 1024,
+            threadgroup_bytes: 32 << 10,
+            simd_width: 32,
+            grid: u32::MAX,
+            pace: Pace::default(),
+        }
+    }
+}
+
+/// Speed that a device surely reaches in long launches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Arithmetic operations a second in matrix products and attention.
+    pub flops: f64,
+    /// Bytes a second from memory.
+    pub bytes: f64,
+}
+
+impl Default for Pace {
+    /// A fraction of the slowest chip's, an M1 with 7 cores: 2.3 TFLOP/s and 68 GB/s on paper.
+    fn default() -> Self {
+        Self { flops: 0.5e12, bytes: 30e9 }
+    }
+}

@@ -1,0 +1,57 @@
+//! Every kernel on this Mac's GPU against its reference; reported as skipped where there is none.
+
+#![cfg(target_os = "macos")]
+
+use std::collections::BTreeSet;
+
+use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, check, real_shape};
+use lily_kernels::table;
+use lily_metal::host::{AppleHost, AppleOptions};
+use lily_metal::{Host as _, MetalDevice, MetalOptions};
+
+/// Checks cases on one device, so that a kernel is compiled once.
+fn check_all(cases: Vec<Case>) {
+    let host = match AppleHost::open(AppleOptions::default()) {
+        Ok(host) => host,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let is_real = host.system().is_apple_silicon();
+    println!("{} cases on {}, {:?}", cases.len(), host.description(), host.system());
+    let mut device = MetalDevice::new(host, MetalOptions::default());
+    let mut failures = Vec::new();
+    let mut kernels = BTreeSet::new();
+    for case in &cases {
+        let kernel = case.plan.launches()[0].kernel;
+        if kernels.insert(kernel) {
+            println!("{kernel}");
+        }
+        if let Err(reason) = check(&mut device, case, Bar::Bf16) {
+            println!("{}: {reason}", case.name);
+            failures.push(format!("{}: {reason}", case.name));
+        }
+    }
+    println!("{:?}", device.host().compile_times());
+    assert_eq!(kernels.len(), table::KERNELS.len(), "only {kernels:?} have cases");
+    if !is_real && !failures.is_empty() {
+        // A virtual machine's GPU lacks what every Apple silicon GPU has.
+        println!("skipped: {} of {} cases fail on this GPU", failures.len(), cases.len());
+        return;
+    }
+    assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_kernel_agrees_with_its_reference() {
+    check_all(cases_in(Bar::Bf16.precision(), table::cases));
+}
+
+/// The references are plain loops over 25 million weights: minutes.
+#[test]
+#[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
+fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
+    let build = || cases_at(vec![real_shape()], table::cases);
+    check_all(cases_in(Bar::Bf16.precision(), build));
+}

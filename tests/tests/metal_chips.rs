@@ -1,0 +1,474 @@
+//! Macs that are not there: every chip's limits against every kernel variant, memory of every machine size,
+//! and what is predicted for the full-size model. Needs no Mac.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use lily_kernels::gpu::{MatrixFormat, Products, Source, Target, add_entries};
+use lily_kernels::{ModelShape, SessionShape, table};
+use lily_metal::budget::{Budget, DeviceMemory};
+use lily_metal::chip::{CHIPS, Footprint, Gpu, GpuFamily, OsVersion, Policy, SelfTest};
+use lily_metal::chip::{THREADGROUP_BYTES, Variant, choose_products};
+use lily_metal::predict::{Bound, Prediction, predict};
+use lily_model::Config;
+use lily_model::engine::{MemoryPlan, largest_context};
+use lily_model::plan::{
+    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, config_matrix_bytes,
+    config_matrix_formats, declare, model_shape, splits,
+};
+use lily_model::synth::{self, preset};
+use lily_msl_test::{Build, CompileError, compile};
+use lily_plan::{BufferKind, Fusions, Live, Plan, PlanTable, Precision, control};
+use lily_tests::rig::all_fusions;
+use lily_tests::{GOLDEN, Golden};
+
+/// The newest system that the chip table knows of.
+const SYSTEM: OsVersion = OsVersion { major: 26, minor: 4 };
+
+/// A model as plans see it.
+struct Model {
+    shape: ModelShape,
+    bytes: MatrixBytes,
+    formats: HashMap<String, MatrixFormat>,
+    context: usize,
+}
+
+impl Model {
+    fn new(config: &Config) -> Self {
+        Self {
+            shape: model_shape(config),
+            bytes: config_matrix_bytes(config),
+            formats: config_matrix_formats(config),
+            context: config.max_position_embeddings,
+        }
+    }
+
+    fn full_size() -> Self {
+        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
+        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
+        Self::new(&Config::from_json(&text, "preset").expect("the preset is supported"))
+    }
+
+    fn golden(name: &str) -> Self {
+        Self::new(&Config::read(&Golden::open(name).folder).expect("the golden configuration"))
+    }
+
+    fn session(&self, batch: usize, tokens: usize, capacity: usize) -> SessionShape {
+        SessionShape {
+            batch,
+            tokens: tokens.min(capacity),
+            capacity,
+            run_ahead: 1,
+            splits: splits(capacity),
+            ring: 64,
+            logit_rows: batch,
+            precision: Precision::BF16,
+        }
+    }
+
+    fn decode(&self, batch: usize, position: usize, fusions: Fusions) -> Plan {
+        let session = self.session(batch, 1, self.context);
+        let buffers = declare(&self.shape, &session, &self.bytes);
+        let builder = PlanBuilder::new(&self.shape, &session, &buffers, fusions);
+        let bucket = LengthBucket::new(position + batch, fusions);
+        builder.decode(bucket, Choice::Device).expect("a valid plan")
+    }
+
+    fn prefill(&self, tokens: usize, end: PrefillEnd) -> Plan {
+        let mut session = self.session(1, tokens, self.context);
+        session.logit_rows = if end == PrefillEnd::AllLogits { tokens } else { 1 };
+        let buffers = declare(&self.shape, &session, &self.bytes);
+        let builder = PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default());
+        builder.prefill(tokens, 0, end).expect("a valid plan")
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        let session = self.session(1, 1, self.context);
+        declare(&self.shape, &session, &self.bytes).table.bytes(BufferKind::Weight)
+    }
+
+    /// Every kind of plan.
+    fn plans(&self, chunks: &[usize]) -> Vec<Plan> {
+        let mut plans = Vec::new();
+        for fusions in all_fusions() {
+            for (batch, position) in [(1, 100), (1, 2000), (1, 20_000), (2, 2000), (4, 100)] {
+                plans.push(self.decode(batch, position.min(self.context - batch - 1), fusions));
+            }
+        }
+        for &tokens in chunks {
+            for end in [PrefillEnd::Sample, PrefillEnd::AllLogits, PrefillEnd::More] {
+                plans.push(self.prefill(tokens, end));
+            }
+        }
+        plans
+    }
+
+    /// The plan with its costs at a position, and what `target` runs for it.
+    fn printed(&self, plan: &Plan, position: usize, target: Target) -> PlanTable {
+        let rows = plan.step().rows();
+        let count = if plan.step().is_prefill() { rows } else { 1 };
+        let mut row = vec![0; control::WORDS];
+        (row[control::POSITION], row[control::COUNT]) = (position as i32, count as i32);
+        let prompt: Vec<i32> = (0..count as i32).collect();
+        let mut table = PlanTable::new(plan, &Live::new(plan.step(), &row, &prompt, None));
+        add_entries(&mut table, plan, &self.formats, target).expect("the target runs every launch");
+        table
+    }
+
+    fn predict(&self, plan: &Plan, position: usize, gpu: &Gpu, products: Products) -> Prediction {
+        let table = self.printed(plan, position, Policy::new(gpu, products).target);
+        let tokens = if plan.step().is_prefill() { plan.step().rows() } else { 1 };
+        predict(&table, tokens, gpu, products)
+    }
+}
+
+/// What lily would choose for every variant of every chip.
+fn all_policies() -> Vec<(Gpu, Policy)> {
+    let gpus = CHIPS.iter().flat_map(|chip| chip.variants.iter().map(|v| chip.gpu(v)));
+    let unknown = Gpu::of_device("Apple Paravirtual device", GpuFamily::Apple7, None);
+    let policy = |gpu: Gpu| {
+        let products = choose_products(SYSTEM, gpu.family, SelfTest::Passed).products;
+        let policy = Policy::new(&gpu, products);
+        (gpu, policy)
+    };
+    gpus.chain([unknown]).map(policy).collect()
+}
+
+/// Each function with its constants once, with the threads that it is launched with.
+type Variants = BTreeMap<(&'static str, Vec<(&'static str, String)>), (Source, BTreeSet<u32>)>;
+
+fn add_variants(variants: &mut Variants, model: &Model, plan: &Plan, target: Target) {
+    for (index, launch) in plan.launches().iter().enumerate() {
+        let format = |b: &lily_plan::Binding| model.formats.get(&plan.buffers().get(b.buffer).name);
+        let formats: Vec<_> = launch.bindings.iter().map(|b| format(b).copied()).collect();
+        let (face, entry) = target.entry(launch, index, &formats).expect("an entry");
+        let (_, threads) = variants
+            .entry((entry.function, entry.constants.clone()))
+            .or_insert_with(|| (Source::assemble(launch.kernel, &face, &entry), BTreeSet::new()));
+        threads.insert(entry.threads);
+        assert!(entry.grid.iter().all(|&n| n > 0), "{}: grid {:?}", launch.kernel, entry.grid);
+    }
+}
+
+#[test]
+fn every_kernel_variant_runs_within_the_limits_of_every_chip() {
+    let policies = all_policies();
+    let targets: BTreeSet<_> = policies.iter().map(|(_, p)| p.target.products as u8).collect();
+    assert_eq!(targets.len(), 2, "chips of both forms of products");
+    let mut chunks: Vec<usize> = policies.iter().map(|(_, policy)| policy.chunk).collect();
+    chunks.extend([1, 7, 16, 64, 512]);
+    chunks.sort_unstable();
+    chunks.dedup();
+    let mut variants = Variants::new();
+    let small = [1, 7, 16, 64];
+    let models = GOLDEN.iter().map(|name| (Model::golden(name), &small[..]));
+    for (model, chunks) in models.chain([(Model::full_size(), &chunks[..])]) {
+        for plan in model.plans(chunks) {
+            let mut seen = Vec::new();
+            for (_, policy) in &policies {
+                if !seen.contains(&policy.target) {
+                    seen.push(policy.target);
+                    add_variants(&mut variants, &model, &plan, policy.target);
+                }
+            }
+        }
+    }
+    let mut faults = Vec::new();
+    let mut largest = Vec::new();
+    for ((function, constants), (source, threads)) in &variants {
+        match Footprint::of(source) {
+            Err(error) => faults.push(error.to_string()),
+            Ok(footprint) => {
+                largest.push((footprint.threadgroup_bytes, *function));
+                for &threads in threads {
+                    if let Err(reason) = footprint.check(threads) {
+                        faults.push(format!("{function}: {reason}; {constants:?}"));
+                    }
+                }
+            }
+        }
+    }
+    largest.sort_unstable();
+    largest.reverse();
+    largest.dedup_by_key(|(_, function)| *function);
+    println!("{} variants; most threadgroup memory: {:?}", variants.len(), &largest[..6]);
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    // Every kernel was looked at: none of them has fewer functions than one.
+    let kernels = variants.values().count();
+    assert!(kernels >= table::KERNELS.len(), "{kernels} variants");
+    // A footprint that reads nothing would pass everything.
+    assert!(largest[0].0 > THREADGROUP_BYTES / 2, "{largest:?}");
+}
+
+/// Sizes read from the text are those that a compiler gives.
+#[test]
+fn footprints_agree_with_a_compiler() {
+    let model = Model::golden("heads");
+    let mut variants = Variants::new();
+    for plan in [model.decode(1, 100, Fusions::default()), model.prefill(64, PrefillEnd::Sample)] {
+        add_variants(&mut variants, &model, &plan, Target::APPLE);
+    }
+    let mut sources: Vec<_> = variants.values().map(|(source, _)| source).collect();
+    sources.sort_by_key(|source| std::cmp::Reverse(arrays(source).len()));
+    for source in &sources[..4] {
+        let arrays = arrays(source);
+        assert!(arrays.len() >= 3, "{}: {arrays:?}", source.function);
+        let bytes = Footprint::of(source).expect("a footprint").threadgroup_bytes;
+        let size = |(name, _): &(String, String)| format!("(sizeof({name}) + 15) / 16 * 16");
+        let sum = arrays.iter().map(size).collect::<Vec<_>>().join(" + ");
+        let last = &arrays[arrays.len() - 1].1;
+        let with = |bytes: u32| {
+            let check = format!("{last}\n    static_assert({sum} == {bytes}, \"footprint\");");
+            let text = source.text.replacen(last, &check, 1);
+            compile(&Source { text, function: source.function }, Build::Fast)
+        };
+        match with(bytes) {
+            Err(CompileError::Clang(reason)) => return println!("skipped: {reason}"),
+            Err(error) => panic!("{}: {bytes} bytes: {error}", source.function),
+            Ok(_) => {}
+        }
+        // The compiler looked at the sum.
+        assert!(matches!(with(bytes + 16), Err(CompileError::Text(_))), "{}", source.function);
+    }
+}
+
+/// Name and line of each array in the function's threadgroup memory.
+fn arrays(source: &Source) -> Vec<(String, String)> {
+    let start = source.text.find(&format!("void {}(", source.function)).expect("the function");
+    let body = &source.text[start..];
+    let body = body.find("\n}").map_or(body, |end| &body[..end]);
+    let declared = body.lines().filter_map(|line| {
+        let code = line.split("//").next()?.trim();
+        let (before, _) = code.strip_prefix("threadgroup ")?.split_once('[')?;
+        // A type and a name: no pointer, no parameter.
+        let mut words = before.split_whitespace();
+        let (_, name, None) = (words.next()?, words.next()?, words.next()) else { return None };
+        code.ends_with("];").then(|| (name.to_owned(), line.to_owned()))
+    });
+    declared.collect()
+}
+
+/// A Mac by its memory, with `recommendedMaxWorkingSetSize` as such machines print it in public logs: by
+/// macOS 15 and earlier two thirds of memory, three quarters from 36 GB on; macOS 26 allows more on small
+/// machines.
+struct Mac {
+    gib: u64,
+    /// Bytes, oldest system first.
+    recommended: &'static [u64],
+}
+
+const MACS: [Mac; 7] = [
+    Mac { gib: 16, recommended: &[11_453_250_000, 12_713_120_000] },
+    Mac { gib: 24, recommended: &[17_179_890_000, 19_069_670_000] },
+    Mac { gib: 32, recommended: &[22_906_500_000, 26_800_600_000] },
+    Mac { gib: 36, recommended: &[28_991_030_000] },
+    Mac { gib: 48, recommended: &[38_654_710_000] },
+    Mac { gib: 64, recommended: &[51_539_610_000] },
+    Mac { gib: 128, recommended: &[103_079_220_000] },
+];
+
+impl Mac {
+    fn budgets(&self) -> impl Iterator<Item = Budget> {
+        let memory = |&recommended| DeviceMemory { machine: self.gib << 30, recommended };
+        self.recommended.iter().map(memory).map(Budget::new)
+    }
+}
+
+/// The largest context of the full-size model within a budget; the model's own limit if that is smaller.
+fn context(model: &Model, budget: &Budget, chunk: usize) -> Option<usize> {
+    let memory = budget.of_model(model.weight_bytes()).ok()?;
+    let session = model.session(1, chunk, model.context);
+    let largest = largest_context(&model.shape, &session, memory.limit - memory.weights);
+    Some(largest.min(model.context))
+}
+
+/// R23.
+#[test]
+fn a_mac_with_24_gb_is_refused_as_it_comes_and_runs_with_the_setting_that_is_named() {
+    let model = Model::full_size();
+    let mac = MACS.iter().find(|mac| mac.gib == 24).expect("24 GB");
+    for budget in mac.budgets() {
+        let refused = budget.of_model(model.weight_bytes()).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("the weights take 19.51 GB"), "{text}");
+        assert!(text.contains("`sudo sysctl iogpu.wired_limit_mb=20480`"), "{text}");
+        let set = budget.with_setting(refused.setting_mb.expect("a setting helps"));
+        let largest = context(&model, &set, 512).expect("it runs with the setting");
+        assert!(largest >= 32_768, "{largest}");
+    }
+}
+
+#[test]
+fn a_mac_with_16_gb_is_refused_and_no_setting_is_named() {
+    let model = Model::full_size();
+    for budget in MACS[0].budgets() {
+        let refused = budget.of_model(model.weight_bytes()).unwrap_err();
+        assert_eq!(refused.setting_mb, None);
+    }
+}
+
+#[test]
+fn macs_from_32_gb_on_run_at_least_32k_tokens_as_they_come() {
+    let model = Model::full_size();
+    for mac in &MACS[2..] {
+        for budget in mac.budgets() {
+            for chunk in [512, 2048] {
+                let largest = context(&model, &budget, chunk);
+                assert!(largest >= Some(32_768), "{} GB, chunk {chunk}: {largest:?}", mac.gib);
+            }
+        }
+    }
+}
+
+/// The lines of the budget table in docs/metal.md.
+fn budget_lines(model: &Model) -> Vec<String> {
+    let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+    let mut lines = Vec::new();
+    for mac in &MACS {
+        for budget in mac.budgets() {
+            let memory = budget.memory();
+            let (fits, setting) = match budget.of_model(model.weight_bytes()) {
+                Ok(_) => (context(model, &budget, 512), "none".to_owned()),
+                Err(refused) => match refused.setting_mb {
+                    None => (None, "none helps".into()),
+                    Some(mb) => (context(model, &budget.with_setting(mb), 512), format!("`{mb}`")),
+                },
+            };
+            let fits = match fits {
+                None => "does not run".into(),
+                Some(all) if all == model.context => format!("{all}, all of the model's"),
+                Some(largest) => largest.to_string(),
+            };
+            lines.push(format!(
+                "| {} GB | {} | {} | {} | {setting} | {fits} |",
+                mac.gib,
+                gb(memory.recommended),
+                gb(budget.headroom()),
+                gb(budget.limit()),
+            ));
+        }
+    }
+    lines
+}
+
+#[test]
+fn the_documented_budgets_are_the_planned_ones() {
+    let lines = budget_lines(&Model::full_size());
+    println!("{}", lines.join("\n"));
+    let document = document("metal.md");
+    for line in lines {
+        assert!(document.contains(&line), "docs/metal.md lacks: {line}");
+    }
+}
+
+#[test]
+fn the_session_that_a_setting_makes_room_for_is_32k_tokens() {
+    let model = Model::full_size();
+    let needed = MemoryPlan::new(&model.shape, &model.session(1, 512, 32_768)).total();
+    let advised = lily_metal::budget::ADVISED_SESSION;
+    assert!((advised * 8 / 10..=advised).contains(&needed), "{needed}");
+}
+
+#[test]
+fn the_documented_chips_are_those_of_the_table() {
+    let document = document("metal.md");
+    let lines = document.lines().filter(|line| line.starts_with("| Apple M")).count();
+    assert_eq!(lines, CHIPS.len());
+    for chip in CHIPS {
+        let list = |value: fn(&Variant) -> f64| {
+            let mut values: Vec<_> = chip.variants.iter().map(value).collect();
+            values.dedup();
+            values.iter().map(f64::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let line = format!(
+            "| {} | `{}` | {} | {} | {} |",
+            chip.name,
+            chip.short_name(),
+            chip.family,
+            list(|v| f64::from(v.cores)),
+            list(|v| v.bandwidth_gb_s)
+        );
+        assert!(document.contains(&line), "docs/metal.md lacks: {line}");
+    }
+}
+
+fn document(name: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    std::fs::read_to_string(&path).expect("the document")
+}
+
+/// The lines of the table of predictions in docs/performance.md.
+fn prediction_lines(model: &Model) -> Vec<String> {
+    let decode = model.decode(1, 4096, Fusions::default());
+    let prefill = model.prefill(2048, PrefillEnd::Sample);
+    let mut lines = Vec::new();
+    for chip in CHIPS {
+        // Only where a Mac with this chip has the memory for the model.
+        let variant = chip.largest();
+        if variant.bandwidth_gb_s < 120.0 {
+            continue;
+        }
+        let gpu = chip.gpu(variant);
+        let products = choose_products(SYSTEM, gpu.family, SelfTest::Passed).products;
+        let step = model.predict(&decode, 4096, &gpu, products);
+        let chunk = model.predict(&prefill, 2048, &gpu, products);
+        lines.push(format!(
+            "| {} | {} | {:.0} | {:.1} ms | {:.0} ({:.0} to {:.0}) | {:.0} % | {:.0} |",
+            gpu.name,
+            gpu.cores,
+            gpu.bandwidth_gb_s,
+            step.step_us / 1e3,
+            step.tok_s,
+            step.tok_s_range[0],
+            step.tok_s_range[1],
+            100.0 * step.floors_us / step.step_us,
+            chunk.tok_s,
+        ));
+    }
+    lines
+}
+
+#[test]
+fn the_documented_predictions_are_the_computed_ones() {
+    let lines = prediction_lines(&Model::full_size());
+    println!("{}", lines.join("\n"));
+    let document = document("performance.md");
+    for line in lines {
+        assert!(document.contains(&line), "docs/performance.md lacks: {line}");
+    }
+}
+
+#[test]
+fn a_decode_step_has_fewer_launches_and_stages_than_the_published_system() {
+    let model = Model::full_size();
+    let gpu = Gpu::by_short_name("m5-max").expect("a known chip");
+    let plan = model.decode(1, 4096, Fusions::default());
+    for products in [Products::SimdgroupMatrix, Products::TensorOperations] {
+        let found = model.predict(&plan, 4096, &gpu, products);
+        assert_eq!(found.kind, "prediction");
+        let stages = found.launches.iter().map(|l| l.stage).collect::<BTreeSet<_>>().len();
+        // Its published figures: 795 kernels in 555 dependent stages.
+        assert!(found.launches.len() < 795 && stages < 555);
+        assert_eq!((found.launches.len(), stages, found.small_launches), (303, 303, 102));
+        // A matrix product with one token is bound by bytes on every chip.
+        let head = found.launches.iter().find(|l| l.label == "head").expect("the head");
+        assert_eq!(head.bound, Bound::Bytes);
+    }
+}
+
+/// A launch cannot be cut; what a policy chooses keeps each of them far below the seconds at which macOS
+/// ends a command buffer (R21), at the longest context of the model.
+#[test]
+fn no_launch_of_the_chosen_chunk_is_predicted_to_hold_the_gpu_for_a_second() {
+    let model = Model::full_size();
+    let mut plans = HashMap::new();
+    for (gpu, policy) in all_policies() {
+        let plan = plans
+            .entry(policy.chunk)
+            .or_insert_with(|| model.prefill(policy.chunk, PrefillEnd::Sample));
+        let position = model.context - policy.chunk;
+        let found = model.predict(plan, position, &gpu, policy.target.products);
+        let longest = found.launches.iter().max_by(|a, b| a.us.total_cmp(&b.us));
+        let longest = longest.expect("launches");
+        assert!(longest.us < 1e6, "{} {}: {:.0} us", gpu.name, longest.label, longest.us);
+    }
+}

@@ -1,0 +1,199 @@
+//! The calls of the Metal device for the full-size model, from its configuration alone: legal, within every limit, and
+//! as few as stated. Nothing is allocated or run.
+
+use std::collections::HashMap;
+
+use lily_kernels::gpu::{MatrixFormat, Source, Target};
+use lily_kernels::{ModelShape, SessionShape};
+use lily_metal::arena::{Arguments, Layout, Place};
+use lily_metal::chip::{Footprint, MAX_THREADS};
+use lily_metal::encoder::check::{Counts, Facts, PipelineInfo, PlanFacts, check};
+use lily_metal::encoder::{
+    Command, DecodeSubmission, Limits, PipelineId, Prepared, SUBMISSION_SECONDS, Stream, cuts,
+    longest_launch, record,
+};
+use lily_model::Config;
+use lily_model::plan::{
+    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
+    config_matrix_bytes, config_matrix_formats, declare, model_shape, splits,
+};
+use lily_model::synth::{self, preset};
+use lily_plan::{Buffer, BufferKind, Fusions, GROUP, Plan, Precision};
+
+const CAPACITY: usize = 262_144;
+
+struct FullSize {
+    shape: ModelShape,
+    bytes: MatrixBytes,
+    formats: HashMap<String, MatrixFormat>,
+}
+
+impl FullSize {
+    fn new() -> Self {
+        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
+        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
+        let config = Config::from_json(&text, "preset").expect("the preset is supported");
+        Self {
+            shape: model_shape(&config),
+            bytes: config_matrix_bytes(&config),
+            formats: config_matrix_formats(&config),
+        }
+    }
+
+    fn session(&self, tokens: usize) -> SessionShape {
+        SessionShape {
+            batch: 1,
+            tokens,
+            capacity: CAPACITY,
+            run_ahead: 1,
+            splits: splits(CAPACITY),
+            ring: 64,
+            logit_rows: 1,
+            precision: Precision::BF16,
+        }
+    }
+
+    /// Bytes of a buffer on the device.
+    fn size(&self, buffer: &Buffer) -> (u64, Option<MatrixFormat>) {
+        let format = self.formats.get(&buffer.name).copied();
+        let Some(format) = format.filter(|_| buffer.kind == BufferKind::Weight) else {
+            return (buffer.bytes(), None);
+        };
+        let k = *buffer.shape.last().expect("a matrix has columns");
+        let pairs = if format == MatrixFormat::Bf16 { 0 } else { k / GROUP * 4 };
+        let rows = buffer.elements() / k;
+        ((rows * (k * format.bits() as usize / 8 + pairs)) as u64, Some(format))
+    }
+}
+
+/// A plan as a device compiles it.
+struct Compiled {
+    layout: Layout,
+    arguments: Vec<u8>,
+    pipelines: Vec<PipelineInfo>,
+    launches: Vec<Prepared>,
+}
+
+impl Compiled {
+    fn new(model: &FullSize, buffers: &SessionBuffers, plan: &Plan) -> Self {
+        let limits = Limits::default();
+        let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| model.size(buffer));
+        let layout = layout.expect("no matrix is larger than an allocation");
+        let mut arguments = vec![0; layout.arguments().bytes as usize];
+        let mut arena = Arguments::default();
+        let mut functions: HashMap<Source, PipelineId> = HashMap::new();
+        let (mut pipelines, mut launches) = (Vec::new(), Vec::new());
+        for (index, launch) in plan.launches().iter().enumerate() {
+            let formats: Vec<_> = launch.bindings.iter().map(|b| layout.format(b.buffer)).collect();
+            let entry = Target::APPLE.entry(launch, index, &formats);
+            let (face, entry) = entry.expect("the target runs every launch");
+            let source = Source::assemble(launch.kernel, &face, &entry);
+            let footprint = Footprint::of(&source).expect("sizes are constants");
+            let pipeline = *functions.entry(source).or_insert_with(|| {
+                pipelines.push(PipelineInfo {
+                    max_threads: footprint.max_threads.unwrap_or(MAX_THREADS),
+                    threadgroup_bytes: Some(footprint.threadgroup_bytes.into()),
+                    simd_width: 32,
+                });
+                PipelineId(pipelines.len() - 1)
+            });
+            let place = arena.place(layout.arguments(), &launch.args, &limits);
+            let (place, _) = place.expect("there is room");
+            arguments[place.offset as usize..place.end() as usize].copy_from_slice(&launch.args);
+            let buffers = launch.bindings.iter().map(|b| layout.of(b.buffer));
+            let places: Vec<Place> = std::iter::once(place).chain(buffers).collect();
+            launches.push(Prepared { pipeline, places, grid: entry.grid, threads: entry.threads });
+        }
+        Self { layout, arguments, pipelines, launches }
+    }
+
+    /// Checks `submissions` of the plan.
+    fn counts(&self, plan: &Plan, decode: DecodeSubmission, submissions: usize) -> Counts {
+        let limits = Limits::default();
+        let bodies = record(plan, 0, &self.launches, &cuts(plan, decode, limits.pace));
+        let (mut stream, mut commands) = (Stream::default(), Vec::new());
+        let mut send = |command: &Command| -> Result<(), std::convert::Infallible> {
+            commands.push(*command);
+            Ok(())
+        };
+        for _ in 0..submissions {
+            stream.submit(&bodies, &mut send).expect("nothing fails");
+        }
+        stream.close(&mut send).expect("nothing fails");
+        let sizes = self.launches.iter().map(|l| (l.grid, l.threads)).collect();
+        let facts = Facts {
+            limits: &limits,
+            layout: &self.layout,
+            pipelines: &self.pipelines,
+            plans: vec![PlanFacts { plan, sizes }],
+            arguments: &self.arguments,
+        };
+        check(&commands, &facts).unwrap_or_else(|fault| panic!("{fault}"))
+    }
+}
+
+#[test]
+fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
+    let model = FullSize::new();
+    let session = model.session(1);
+    let buffers = declare(&model.shape, &session, &model.bytes);
+    for position in [0, 200_000] {
+        let fusions = Fusions::default();
+        let plan = PlanBuilder::new(&model.shape, &session, &buffers, fusions)
+            .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
+            .expect("a valid plan");
+        let compiled = Compiled::new(&model, &buffers, &plan);
+        let counts = compiled.counts(&plan, DecodeSubmission::Whole, 2);
+        let launches = plan.launches().len();
+        println!("position {position}: {launches} launches, {} stages, {counts:?}", plan.stages());
+        assert_eq!((counts.plans, counts.command_buffers), (2, 2));
+        assert_eq!(counts.dispatches, 2 * launches);
+        assert_eq!(counts.barriers, 2 * (plan.stages() - 1));
+        // The figures of docs/metal.md: calls of a step that set something, fewer than eight a launch.
+        assert!(counts.settings < 2 * 8 * launches, "{counts:?}");
+        let early = compiled.counts(&plan, DecodeSubmission::Early { stages: 20 }, 2);
+        assert_eq!((early.command_buffers, early.barriers), (4, 2 * (plan.stages() - 2)));
+    }
+}
+
+#[test]
+fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
+    let model = FullSize::new();
+    let limits = Limits::default();
+    let mut command_buffers = Vec::new();
+    for tokens in [8, 128, 512] {
+        let session = model.session(tokens);
+        let buffers = declare(&model.shape, &session, &model.bytes);
+        let plan = PlanBuilder::new(&model.shape, &session, &buffers, Fusions::default())
+            .prefill(tokens, 0, PrefillEnd::Sample)
+            .expect("a valid plan");
+        let compiled = Compiled::new(&model, &buffers, &plan);
+        let counts = compiled.counts(&plan, DecodeSubmission::Whole, 1);
+        println!(
+            "{tokens} tokens: {} launches, {counts:?}, longest launch {:.2} s at most",
+            plan.launches().len(),
+            longest_launch(&plan, limits.pace)
+        );
+        assert_eq!(counts.dispatches, plan.launches().len());
+        assert_eq!(counts.barriers + counts.command_buffers, plan.stages());
+        command_buffers.push(counts.command_buffers);
+    }
+    assert_eq!(command_buffers[0], 1, "a short chunk is not cut");
+    assert!(command_buffers.is_sorted() && command_buffers[2] > 1, "{command_buffers:?}");
+    const { assert!(SUBMISSION_SECONDS < 1.0) };
+}
+
+#[test]
+fn weights_lie_in_a_few_allocations_below_the_limit() {
+    let model = FullSize::new();
+    let session = model.session(512);
+    let buffers = declare(&model.shape, &session, &model.bytes);
+    let limits = Limits::default();
+    let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| model.size(buffer));
+    let sizes = layout.expect("it fits").sizes().to_vec();
+    assert!(sizes.iter().all(|&bytes| bytes <= limits.allocation_bytes), "{sizes:?}");
+    let declared = buffers.table.iter().map(|(_, b)| model.size(b).0).sum::<u64>();
+    let all: u64 = sizes.iter().sum();
+    assert!(all < declared + declared / 1000, "{all} bytes for {declared}");
+    assert!(sizes.len() < 24, "{} allocations", sizes.len());
+}
