@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
 use lily_model::plan::{Choice, PrefillEnd};
+use lily_model::sampling::Sampling;
 use lily_plan::{BufferKind, Device, Fusions, control};
 
 use crate::layers::Layers;
