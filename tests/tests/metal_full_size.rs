@@ -185,8 +185,9 @@ fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
         let seconds = submission_seconds(&plan, &cuts, limits.pace);
         assert!(seconds.iter().all(|&s| s > 0.0 && s <= most), "{seconds:?}");
     }
-    assert_eq!(command_buffers[0], 1, "a short chunk is not cut");
-    assert!(command_buffers.is_sorted() && command_buffers[2] > 1, "{command_buffers:?}");
+    // By an estimate for the slowest chip and the longest context.
+    assert!(command_buffers[0] <= 2, "a short chunk is cut into {}", command_buffers[0]);
+    assert!(command_buffers.is_sorted() && command_buffers[2] > 2, "{command_buffers:?}");
 }
 
 #[test]

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use lily_cpu::Numerics;
 use lily_model::engine::{Engine, EngineError, EngineOptions, Generation};
 use lily_model::plan::PrefillEnd;
-use lily_model::sampling::Sampling;
 use lily_tests::spoil::Spoiled;
 use lily_tests::{Golden, cpu, load};
 

@@ -57,7 +57,7 @@ impl Stream {
         generator: &mut Generator,
         tokenizer: &Tokenizer,
         job: Job,
-    ) -> Result<Self, (Job, Turned)> {
+    ) -> Result<Self, Box<(Job, Turned)>> {
         // A fault in one request must not take the others down.
         let work = catch_unwind(AssertUnwindSafe(|| match (&job.script, generator) {
             (None, Generator::Engine(engine)) => begin(engine, tokenizer, &job),
@@ -69,8 +69,8 @@ impl Stream {
         }));
         match work {
             Ok(Ok(work)) => Ok(Self { id, job, work, called: false, start: Instant::now() }),
-            Ok(Err(error)) => Err((job, Turned::Failed(error))),
-            Err(_) => Err((job, Turned::Panicked)),
+            Ok(Err(error)) => Err(Box::new((job, Turned::Failed(error)))),
+            Err(_) => Err(Box::new((job, Turned::Panicked))),
         }
     }
 

@@ -150,7 +150,8 @@ impl<'a> Floor<'a> {
                 self.streams.push(stream);
                 self.count();
             }
-            Err((job, turned)) => {
+            Err(refused) => {
+                let (job, turned) = *refused;
                 let is_dangerous = turned.endangers_engine();
                 self.free_lost();
                 refuse(&job, turned);

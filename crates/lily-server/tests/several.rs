@@ -45,7 +45,7 @@ fn question(random: &mut Random, index: u64) -> Value {
         "max_tokens": 20 + random.below(30),
         "temperature": index % 2,
         "seed": random.below(1000),
-        "enable_thinking": index % 3 == 0,
+        "enable_thinking": index.is_multiple_of(3),
     }))
 }
 

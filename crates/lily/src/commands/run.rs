@@ -44,6 +44,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         stop: args.answer.stop.clone(),
         tools: Vec::new(),
         sampling,
+        thinking_budget: None,
         logprobs: None,
         constraint: None,
     };
