@@ -8,7 +8,6 @@ use lily_cpu::Numerics;
 use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
 use lily_model::evaluation::{Reference, evaluate};
 use lily_model::plan::PrefillEnd;
-use lily_model::sampling::Sampling;
 use lily_plan::{Device, Launch, read_f32, read_i32};
 use lily_tests::{GOLDEN, Golden, argmax, cpu, max_difference, relative_rms};
 

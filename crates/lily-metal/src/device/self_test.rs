@@ -52,8 +52,8 @@ constant constexpr uint PITCH = STEP + 8;
             right[i / STEP * PITCH + i % STEP] = b[i / STEP * k + step * STEP + i % STEP];
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        TileOperand rows = tile_operand(left, TILE_ROWS, PITCH);
-        TileOperand columns = tile_operand(right, COLUMNS, PITCH);
+        TileOperand rows = tile_operand(left, STEP, TILE_ROWS, PITCH);
+        TileOperand columns = tile_operand(right, STEP, COLUMNS, PITCH);
         product.run(rows, columns, sums);
     }
     tile_store(sums, result, COLUMNS, 0);

@@ -17,4 +17,6 @@ pub use command::{Command, PipelineId, Work};
 pub use limits::{Limits, Pace};
 pub use recording::{Body, Bound, Prepared, record, record_chain, record_one};
 pub use stream::Stream;
-pub use submissions::{DecodeSubmission, SUBMISSION_SECONDS, cuts, longest_launch};
+pub use submissions::{
+    DecodeSubmission, SUBMISSION_SECONDS, cuts, longest_launch, submission_seconds,
+};

@@ -51,6 +51,14 @@ pub fn cuts(plan: &Plan, decode: DecodeSubmission, pace: Pace) -> Vec<usize> {
     cuts
 }
 
+/// Estimated seconds of each command buffer of a plan with these cuts.
+pub fn submission_seconds(plan: &Plan, cuts: &[usize], pace: Pace) -> Vec<f64> {
+    let stages = Worst::new(plan).stage_seconds(plan, pace);
+    let ends = cuts.iter().copied().chain([stages.len()]);
+    let starts = std::iter::once(0).chain(cuts.iter().copied());
+    starts.zip(ends).map(|(start, end)| stages[start..end].iter().sum()).collect()
+}
+
 /// Estimated seconds of the longest launch of a plan, at the longest context: what no cut can shorten. A
 /// caller takes smaller chunks if it is above [`SUBMISSION_SECONDS`].
 pub fn longest_launch(plan: &Plan, pace: Pace) -> f64 {
