@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{THOUGHT_END, TURN_END, ask, endless, serve, serve_script};
+use common::{THOUGHT_END, TURN_END, ask, endless, no_end, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ fn log_probabilities_are_those_before_biases() {
 fn text_completions_have_lists_of_one_length() {
     let server = serve(Settings::default());
     let body = json!({ "prompt": "abc", "max_tokens": 6, "logprobs": 2, "seed": 1,
-        "logit_bias": { TURN_END: -100 } });
+        "logit_bias": no_end() });
     let whole = server.post("/v1/completions", &body).json();
     let logprobs = &whole["choices"][0]["logprobs"];
     for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {

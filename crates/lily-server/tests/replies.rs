@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, serve, serve_context};
+use common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, no_end, serve, serve_context};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -90,8 +90,7 @@ fn a_stop_token_and_a_stop_string_end_with_stop() {
     assert_eq!(ended["choices"][0]["finish_reason"], "stop");
     assert_eq!(ended["usage"]["completion_tokens"], 1);
 
-    let body =
-        json!({ "prompt": "abc", "seed": 3, "max_tokens": 40, "logit_bias": { TURN_END: -100 } });
+    let body = json!({ "prompt": "abc", "seed": 3, "max_tokens": 40, "logit_bias": no_end() });
     let whole = server.post("/v1/completions", &body).json();
     let text = whole["choices"][0]["text"].as_str().unwrap();
     assert_eq!(whole["choices"][0]["finish_reason"], "length");

@@ -339,9 +339,21 @@ pub fn ask(more: Value) -> Value {
     body
 }
 
+/// Control tokens of the tiny model that belong between turns: each of them ends one.
+const BETWEEN_TURNS: [u32; 7] = [499, 500, 501, 502, 503, 510, 511];
+
+/// A bias under which neither a turn nor a thought ends.
+pub fn no_end() -> Value {
+    let mut bias = json!({ THOUGHT_END: -100 });
+    for id in BETWEEN_TURNS {
+        bias[id.to_string()] = json!(-100);
+    }
+    bias
+}
+
 /// Never ends by itself.
 pub fn endless(more: Value) -> Value {
-    let mut body = ask(json!({ "seed": 1, "logit_bias": { TURN_END: -100, THOUGHT_END: -100 } }));
+    let mut body = ask(json!({ "seed": 1, "logit_bias": no_end() }));
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
     }
