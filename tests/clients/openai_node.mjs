@@ -6,7 +6,9 @@ const client = new OpenAI({ baseURL: process.argv[2], apiKey: 'none', maxRetries
 const messages = [{ role: 'user', content: 'Hi' }];
 const model = (await client.models.list()).data[0].id;
 // Ends of turn and thought in the tiny model's vocabulary, made impossible.
-const asked = { model, messages, seed: 5, max_tokens: 24, logit_bias: { 511: -100, 509: -100 } };
+const ends = [499, 500, 501, 502, 503, 509, 510, 511];
+const logit_bias = Object.fromEntries(ends.map((token) => [token, -100]));
+const asked = { model, messages, seed: 5, max_tokens: 24, logit_bias };
 
 const whole = await client.chat.completions.create(asked);
 assert.equal(whole.choices[0].finish_reason, 'length');

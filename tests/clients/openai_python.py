@@ -7,7 +7,7 @@ import openai
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0)
 QUESTION = [{"role": "user", "content": "Hi"}]
 # Ends of turn and thought in the tiny model's vocabulary, made impossible.
-GO_ON = {"511": -100, "509": -100}
+GO_ON = {str(token): -100 for token in (499, 500, 501, 502, 503, 509, 510, 511)}
 
 models = client.models.list().data
 assert len(models) == 1 and models[0].owned_by == "lily", models

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{ask, no_end, serve, serve_script};
+use common::{THOUGHT_END, ask, going_on, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn r48_r49_a_budget_binds_and_splits_cleanly() {
         for temperature in [0, 1] {
             let mut body = ask(json!({
                 "seed": 1, "max_tokens": 120, "temperature": temperature,
-                "logit_bias": no_end(),
+                "logit_bias": going_on(json!({ THOUGHT_END: -100 })),
             }));
             body.as_object_mut().unwrap().extend(budget.as_object().unwrap().clone());
             let whole = server.chat(&body);
@@ -51,7 +51,7 @@ fn r48_r49_a_budget_binds_and_splits_cleanly() {
 #[test]
 fn r49_a_budget_of_nothing_is_no_thinking_and_a_large_one_is_none() {
     let server = serve(Settings::default());
-    let bias = no_end();
+    let bias = going_on(json!({ THOUGHT_END: -100 }));
     let with = |more: Value| {
         let mut body = ask(json!({ "seed": 1, "max_tokens": 20, "logit_bias": bias }));
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

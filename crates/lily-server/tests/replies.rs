@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, no_end, serve, serve_context};
+use common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, going_on, serve, serve_context};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ fn an_answer_cut_while_thinking_is_all_reasoning() {
 fn reasoning_tokens_end_with_the_thought() {
     let server = serve(Settings::default());
     // The thought ends at once, and the answer goes on to the limit.
-    let bias = json!({ THOUGHT_END: 100, TURN_END: -100 });
+    let bias = going_on(json!({ THOUGHT_END: 100 }));
     let body = ask(json!({ "logit_bias": bias, "max_tokens": 5, "temperature": 0 }));
     let usage = server.chat(&body)["usage"].clone();
     assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], 1);
@@ -90,7 +90,8 @@ fn a_stop_token_and_a_stop_string_end_with_stop() {
     assert_eq!(ended["choices"][0]["finish_reason"], "stop");
     assert_eq!(ended["usage"]["completion_tokens"], 1);
 
-    let body = json!({ "prompt": "abc", "seed": 3, "max_tokens": 40, "logit_bias": no_end() });
+    let body =
+        json!({ "prompt": "abc", "seed": 3, "max_tokens": 40, "logit_bias": going_on(json!({})) });
     let whole = server.post("/v1/completions", &body).json();
     let text = whole["choices"][0]["text"].as_str().unwrap();
     assert_eq!(whole["choices"][0]["finish_reason"], "length");

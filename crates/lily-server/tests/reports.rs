@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{TURN_END, ask, endless, no_end, serve, serve_context};
+use common::{TURN_END, ask, endless, going_on, serve, serve_context};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ fn r60_one_chunk_finishes_with_a_published_reason() {
 fn r78_a_stop_string_over_several_tokens_is_removed_whole() {
     let server = serve(Settings::default());
     let base = ask(json!({
-        "seed": 5, "max_tokens": 60, "logit_bias": no_end(), "enable_thinking": false,
+        "seed": 5, "max_tokens": 60, "logit_bias": going_on(json!({})), "enable_thinking": false,
     }));
     let whole = server.chat(&base);
     let text = whole["choices"][0]["message"]["content"].as_str().unwrap().to_string();

@@ -55,7 +55,8 @@ impl Served {
     fn occupy(&self) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let body = r#"{"messages":[{"role":"user","content":"Hi"}],"stream":true,
-            "logit_bias":{"511":-100,"509":-100}}"#;
+            "logit_bias":{"499":-100,"500":-100,"501":-100,"502":-100,"503":-100,"509":-100,
+            "510":-100,"511":-100}}"#;
         let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
         write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         // The headers, the role, and some text.

@@ -29,6 +29,9 @@ use tokio::sync::oneshot;
 pub const CONTEXT: usize = 65536;
 /// Ends a turn, in the tiny model's vocabulary.
 pub const TURN_END: &str = "511";
+/// Others that stand between turns and end one: `<|endoftext|>`, the marks of images and videos, and
+/// `<|im_start|>`.
+pub const CONTROL: [&str; 6] = ["499", "500", "501", "502", "503", "510"];
 /// Ends a thought.
 pub const THOUGHT_END: &str = "509";
 /// Nothing in these tests takes so long unless it hangs.
@@ -339,21 +342,23 @@ pub fn ask(more: Value) -> Value {
     body
 }
 
-/// Control tokens of the tiny model that belong between turns: each of them ends one.
-const BETWEEN_TURNS: [u32; 7] = [499, 500, 501, 502, 503, 510, 511];
-
-/// A bias under which neither a turn nor a thought ends.
-pub fn no_end() -> Value {
-    let mut bias = json!({ THOUGHT_END: -100 });
-    for id in BETWEEN_TURNS {
-        bias[id.to_string()] = json!(-100);
+/// A bias with which the model ends no text by itself: neither by the end of a turn nor by another
+/// token that stands between turns. Whatever is in `more` comes on top.
+pub fn going_on(more: Value) -> Value {
+    let mut bias = json!({ TURN_END: -100 });
+    for id in CONTROL {
+        bias[id] = json!(-100);
+    }
+    for (key, value) in more.as_object().unwrap() {
+        bias[key] = value.clone();
     }
     bias
 }
 
 /// Never ends by itself.
 pub fn endless(more: Value) -> Value {
-    let mut body = ask(json!({ "seed": 1, "logit_bias": no_end() }));
+    let bias = going_on(json!({ THOUGHT_END: -100 }));
+    let mut body = ask(json!({ "seed": 1, "logit_bias": bias }));
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
     }
