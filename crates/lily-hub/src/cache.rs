@@ -35,9 +35,9 @@ impl Cache {
     /// `~/.cache/huggingface/hub`.
     ///
     /// # Errors
-    /// [`HubError::NoHome`].
+    /// [`HubError::NoHome`], or a variable that names something else than a folder.
     pub fn from_env() -> Result<Self, HubError> {
-        let folder = match folder_of("HF_HUB_CACHE") {
+        let folder = match folder_of("HF_HUB_CACHE")? {
             Some(folder) => folder,
             None => home()?.join("hub"),
         };
@@ -88,16 +88,41 @@ impl Cache {
 /// The folder that holds the cache and the token: `HF_HOME`, or what stands for it.
 ///
 /// # Errors
-/// [`HubError::NoHome`].
+/// [`HubError::NoHome`], or a variable that names something else than a folder.
 pub(crate) fn home() -> Result<PathBuf, HubError> {
-    folder_of("HF_HOME")
-        .or_else(|| Some(folder_of("XDG_CACHE_HOME")?.join("huggingface")))
-        .or_else(|| Some(env::home_dir()?.join(".cache").join("huggingface")))
-        .ok_or(HubError::NoHome)
+    if let Some(folder) = folder_of("HF_HOME")? {
+        return Ok(folder);
+    }
+    let caches = match folder_of("XDG_CACHE_HOME")? {
+        Some(folder) => Some(folder),
+        None => env::home_dir().map(|home| home.join(".cache")),
+    };
+    caches.map(|caches| caches.join("huggingface")).ok_or(HubError::NoHome)
 }
 
-/// The folder that a variable names. A tilde is the home folder, as shells would have it.
-pub(crate) fn folder_of(variable: &str) -> Option<PathBuf> {
+/// The folder that a variable names; it need not be there yet.
+///
+/// # Errors
+/// Something else is there.
+fn folder_of(variable: &'static str) -> Result<Option<PathBuf>, HubError> {
+    path_of(variable).map(|path| folder(variable, path)).transpose()
+}
+
+fn folder(name: &'static str, path: PathBuf) -> Result<PathBuf, HubError> {
+    let is_something_else = match fs::metadata(&path) {
+        Ok(found) => !found.is_dir(),
+        // A part of it is no folder.
+        Err(error) => error.kind() == io::ErrorKind::NotADirectory,
+    };
+    if is_something_else {
+        let problem = format!("is `{}`, which is no folder; set it to a folder", path.display());
+        return Err(HubError::Setting { name, problem });
+    }
+    Ok(path)
+}
+
+/// The path that a variable names. A tilde is the home folder, as shells would have it.
+pub(crate) fn path_of(variable: &str) -> Option<PathBuf> {
     let value: OsString = env::var_os(variable).filter(|value| !value.is_empty())?;
     let path = PathBuf::from(value);
     match path.strip_prefix("~") {
@@ -138,6 +163,21 @@ mod tests {
         fs::write(model.join("refs/main"), COMMIT).unwrap();
         let cache = Cache::at(folder.path());
         (folder, cache, snapshot)
+    }
+
+    #[test]
+    fn a_variable_for_a_folder_that_names_something_else_is_refused_by_its_name() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("file");
+        fs::write(&file, "x").unwrap();
+        for path in [file.clone(), file.join("below")] {
+            let message = folder("HF_HOME", path.clone()).unwrap_err().to_string();
+            let wanted = format!("HF_HOME is `{}`, which is no folder", path.display());
+            assert!(message.starts_with(&wanted), "{message}");
+        }
+        for path in [place.path().to_owned(), place.path().join("new/folder")] {
+            assert_eq!(folder("HF_HOME", path.clone()).unwrap(), path);
+        }
     }
 
     #[test]

@@ -30,7 +30,9 @@ pub enum HubError {
         cache: PathBuf,
     },
     /// A download broke off, and files of the model are not there.
-    #[error("the download of {id} is not complete, {file} is missing; `lily pull {id}` goes on")]
+    #[error(
+        "the download of {id} is not complete ({file} is missing); `lily pull {id}` continues it"
+    )]
     Incomplete {
         /// The model.
         id: ModelId,
@@ -103,14 +105,29 @@ pub enum HubError {
         status: u16,
     },
     /// The server answered, but not with what was asked for.
-    #[error("{host} answers {what} with status {status}, expected 200; try again later")]
+    #[error(
+        "{host} answers the request for {what} with {answer}, expected status 200; try again later"
+    )]
     Status {
         /// The server.
         host: String,
         /// What was asked for.
         what: String,
-        /// The status of its answer.
-        status: u16,
+        /// The status of its answer and what it says.
+        answer: String,
+    },
+    /// The server answered, but not as servers of files do: another program, or a proxy.
+    #[error(
+        "{host} answers the request for {what} with what cannot be used: {problem}; check HF_ENDPOINT, \
+         or try again later"
+    )]
+    Nonsense {
+        /// The server.
+        host: String,
+        /// What was asked for.
+        what: String,
+        /// What is wrong.
+        problem: String,
     },
     /// The server cannot be reached, or the connection broke.
     #[error("cannot reach {host} for {what}: {problem}; check the network, or HF_ENDPOINT")]
@@ -164,6 +181,23 @@ pub enum HubError {
         name: String,
         /// What there is.
         found: String,
+    },
+    /// The cache has a note for one revision where the other needs a folder, or the reverse.
+    #[error(
+        "the cache cannot note the revision of {id} beside that of `{other}` in {}; remove the latter \
+         if nobody needs it, or run `lily pull {}@{commit}`, which needs no note",
+        path.display(),
+        id.name()
+    )]
+    Revisions {
+        /// The model.
+        id: ModelId,
+        /// What the revision is now.
+        commit: String,
+        /// The note or folder that is in the way.
+        path: PathBuf,
+        /// The revision or revisions that it is for.
+        other: String,
     },
     /// The disk cannot hold the download.
     #[error(

@@ -100,7 +100,7 @@ pub fn pull(
     let listing = Listing::fetch(id, options, cancel)?;
     // The small ones first: they say which weights there are, and whether the model is any use.
     let mut wanted = listing.first()?;
-    let store = Store::open(id, &listing.commit, options)?;
+    let store = Store::open(id, &listing.commit, options, cancel)?;
     let mut run =
         Run { id, options, cancel, client: &client, store: &store, received: 0, resumed: 0 };
 
@@ -108,6 +108,7 @@ pub fn pull(
     let mut done = run.download(&wanted, total, 0, watch)?;
     let folder = store.snapshot();
     watch.configuration(&folder).map_err(|source| HubError::Refused { id: id.clone(), source })?;
+    store.write_first_reference()?;
     let rest = listing.rest(&folder)?;
     let total = total + sum(&rest);
     done = run.download(&rest, total, done, watch)?;
@@ -152,9 +153,16 @@ impl Run<'_> {
         mut done: u64,
         watch: &mut dyn Watch,
     ) -> Result<u64, HubError> {
+        // Who handles one file knows of that file only.
+        let of_all = |done: u64, error| match error {
+            HubError::Interrupted { id, done: here, .. } => {
+                HubError::Interrupted { id, done: done + here, total }
+            }
+            error => error,
+        };
         let mut absent = Vec::new();
         for file in files {
-            if self.store.holds(file)? {
+            if self.store.holds(file).map_err(|error| of_all(done, error))? {
                 done += file.size;
                 watch.progress(Progress { file: &file.name, done, total });
             } else {
@@ -175,13 +183,7 @@ impl Run<'_> {
             let mut report = |bytes: u64| {
                 watch.progress(Progress { file: &file.name, done: done + bytes, total });
             };
-            let got = transfer.run(&mut report).map_err(|error| match error {
-                // The transfer knows of one file only.
-                HubError::Interrupted { id, done: here, .. } => {
-                    HubError::Interrupted { id, done: done + here, total }
-                }
-                error => error,
-            })?;
+            let got = transfer.run(&mut report).map_err(|error| of_all(done, error))?;
             self.received += got.received;
             self.resumed += got.resumed;
             done += file.size;

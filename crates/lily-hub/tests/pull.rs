@@ -208,7 +208,11 @@ fn a_transfer_cut_in_the_middle_goes_on_where_it_broke_off() {
     assert!(message.contains("`lily pull org/model`"), "{message}");
     assert_eq!(fs::read(place.partial(weights)).unwrap(), weights[..1_234_567]);
     assert!(!place.blob(weights).exists());
-    assert!(place.find().is_err(), "a part of a model is no model");
+    let error = place.find().unwrap_err();
+    assert!(matches!(error, HubError::Incomplete { .. }), "a part of a model is none: {error}");
+    let wanted =
+        format!("org/model is not complete ({ONE} is missing); `lily pull org/model` cont");
+    assert!(error.to_string().contains(&wanted), "{error}");
 
     place.hub.requests();
     let pulled = place.pull().unwrap();
@@ -388,6 +392,31 @@ fn a_commit_is_a_revision_and_gets_no_reference() {
 }
 
 #[test]
+fn a_revision_that_the_cache_cannot_note_is_refused_before_the_download() {
+    for (first, second) in [("a", "a/b"), ("a/b", "a"), ("a", "a/b/c")] {
+        let place = Place::new(Repository::new(model()).with_branches(&["a", "a/b", "a/b/c"]));
+        let pulled = place.pull_id(&format!("org/model@{first}")).unwrap();
+        place.hub.requests();
+        let error = place.pull_id(&format!("org/model@{second}")).unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, HubError::Revisions { .. }), "{message}");
+        assert!(
+            message.contains(&format!("the revision of org/model@{second} beside")),
+            "{message}"
+        );
+        let note = place.model().join("refs/a");
+        assert!(message.contains(note.to_str().unwrap()), "{message}");
+        let by_commit = format!("org/model@{}", pulled.commit);
+        assert!(message.contains(&format!("`lily pull {by_commit}`")), "{message}");
+        assert!(place.hub.asked().is_empty());
+        assert_eq!(place.pull_id(&by_commit).unwrap().folder, pulled.folder);
+        // The same revision again, and one beside it, are no clash.
+        assert!(place.pull_id(&format!("org/model@{first}")).is_ok());
+        assert!(place.pull().is_ok());
+    }
+}
+
+#[test]
 fn gated_and_private_repositories_need_the_right_token() {
     let with_token = |place: Place, token: &str| {
         let token = Some(Token::new(token).unwrap());
@@ -537,6 +566,26 @@ fn a_download_that_is_stopped_keeps_what_arrived() {
 }
 
 #[test]
+fn a_check_of_the_hashes_stops_like_a_download() {
+    struct StopAtOnce<'a>(&'a AtomicBool);
+    impl Watch for StopAtOnce<'_> {
+        fn progress(&mut self, _: Progress<'_>) {}
+        fn configuration(&mut self, _: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let place = Place::new(Repository::new(model()));
+    let pulled = place.pull().unwrap();
+    let options = PullOptions { check: true, ..place.options.clone() };
+    let cancel = AtomicBool::new(false);
+    let error = pull(&id(), &options, &cancel, &mut StopAtOnce(&cancel)).unwrap_err();
+    let wanted = format!("stopped, {} of {} bytes", pulled.bytes - 1000, pulled.bytes);
+    assert!(error.to_string().starts_with(&wanted), "{error}");
+    assert_whole(&pulled.folder);
+}
+
+#[test]
 fn a_second_download_asks_for_no_file() {
     let place = Place::new(Repository::new(model()));
     let first = place.pull().unwrap();
@@ -618,6 +667,46 @@ fn progress_never_goes_back_and_ends_at_the_total() {
     assert!(steps.0.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 <= w[1].1), "{:?}", steps.0);
     assert_eq!(steps.0.last(), Some(&(pulled.bytes, pulled.bytes)));
     assert!(steps.0.len() > 10);
+}
+
+#[test]
+fn what_a_server_answers_is_not_blamed_on_the_network() {
+    let place = Place::new(Repository::new(model()));
+    let refused = |status, body| {
+        place.hub.answer_lists(status, body);
+        let message = place.pull().unwrap_err().to_string();
+        assert!(!message.contains("network") && message.starts_with("127.0.0.1 "), "{message}");
+        message
+    };
+    let message = refused(503, r#"{"error": "Down for\n maintenance"}"#);
+    assert!(message.contains("with status 503: Down for maintenance, expected"), "{message}");
+    let message = refused(502, "");
+    assert!(message.contains("with status 502, expected status 200"), "{message}");
+    let message = refused(200, "<html>Please log in</html>");
+    let wanted = "expected a list of files in JSON, found `<html>Please log in</html>`";
+    assert!(message.contains(wanted), "{message}");
+
+    let place = Place::new(Repository::new(model()));
+    place.hub.fail("config.json", &[Fault::Status(503)]);
+    let message = place.pull().unwrap_err().to_string();
+    assert!(message.contains("(status 503: refused)"), "{message}");
+    place.hub.fail("config.json", &[Fault::Status(410)]);
+    let message = place.pull().unwrap_err().to_string();
+    assert!(message.contains("with status 410: refused, expected status 200"), "{message}");
+
+    // Something else than a web server.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut stream, b"220 mail.example ESMTP ready\r\n\r\n");
+        }
+    });
+    let options = PullOptions { endpoint, ..place.options.clone() };
+    let error = pull(&id(), &options, &AtomicBool::new(false), &mut Silent).unwrap_err();
+    let message = error.to_string();
+    assert!(matches!(error, HubError::Nonsense { .. }), "{message}");
+    assert!(message.contains("HF_ENDPOINT") && !message.contains("network"), "{message}");
 }
 
 #[test]

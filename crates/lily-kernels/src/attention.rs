@@ -192,6 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of plain integer operations")]
     fn blocks_cover_all_keys_and_all_but_the_last_are_full() {
         for splits in [1, 3, 4, 64, 128] {
             for length in (1..700).chain([4096, 32_768, 262_144]) {
@@ -239,6 +240,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "ten thousands of plain f64 operations")]
     fn device_angles_are_as_exact_at_the_last_position_as_at_the_first() {
         let mut worst = 0f32;
         for (dim, theta) in [(64, 1e7), (18, 5e4), (128, 1e4)] {

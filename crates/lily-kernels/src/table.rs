@@ -39,6 +39,15 @@ macro_rules! kernels {
             })*
             cases
         }
+
+        /// A test for each kernel, so that one can be run alone: under Miri each takes its time.
+        #[cfg(test)]
+        mod cpu_face_writes_inside_its_declared_ranges_and_nowhere_else {
+            $(#[test]
+            fn $kernel() {
+                crate::conformance::tests::check_face(&crate::$kernel::KERNEL);
+            })*
+        }
     };
 }
 

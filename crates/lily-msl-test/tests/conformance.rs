@@ -26,7 +26,8 @@ fn every_text_agrees_with_its_reference_at_the_real_models_shapes() {
     check_all(false, vec![real_shape()]);
 }
 
-/// A race is found in any order: the cases take turns.
+/// A race is found in any order: the cases take turns. So they do at the real model's shapes, where a case takes
+/// seconds.
 #[test]
 fn every_text_passes_the_checks_of_memory_and_races() {
     check_all(true, Vec::new());
@@ -65,7 +66,8 @@ fn check_kernel(kernel: &Kernel, checked: bool, shapes: &[ModelShape]) -> Vec<St
             let Some(case) = cases.get(index) else { return };
             let result = match checked {
                 true => check_memory(case, index % 2 == 1),
-                false => check_results(case),
+                false if shapes.is_empty() => check_results(case, &[false, true]),
+                false => check_results(case, &[index % 2 == 1]),
             };
             if let Err(reason) = result {
                 let failure = format!("{} ({build}), {reason}", case.name);
@@ -99,10 +101,10 @@ fn order(reverse: bool) -> &'static str {
     if reverse { "reverse" } else { "forward" }
 }
 
-/// One reference serves both orders.
-fn check_results(case: &Case) -> Result<(), String> {
+/// One reference serves all orders.
+fn check_results(case: &Case, orders: &[bool]) -> Result<(), String> {
     let want = wanted(case).map_err(|e| format!("reference: {e}"))?;
-    for reverse in [false, true] {
+    for &reverse in orders {
         let result = measure_against(&want, &mut device(false, reverse), case, Bar::Bf16);
         result.map_err(|e| format!("{}: {e}", order(reverse)))?;
     }

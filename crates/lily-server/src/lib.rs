@@ -52,7 +52,7 @@ use lily_model::engine::Engine;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 
-pub use settings::{Secret, Settings, SettingsError};
+pub use settings::{Secret, Settings, SettingsError, check_model_id};
 use shared::Shared;
 
 /// What answers.
@@ -136,7 +136,7 @@ impl Server {
     /// # Errors
     /// The name or a setting has no meaning.
     pub fn new(model_id: &str, settings: Settings) -> Result<Self, SettingsError> {
-        settings::check_model_id(model_id)?;
+        check_model_id(model_id)?;
         settings.check()?;
         Ok(Self { shared: Arc::new(Shared::new(model_id, &settings)), settings })
     }

@@ -125,8 +125,11 @@ pub enum SettingsError {
     Host(String),
 }
 
-/// Refuses a name that no request can give, or that no reader can see.
-pub(crate) fn check_model_id(id: &str) -> Result<(), SettingsError> {
+/// Refuses a name of a model that no request can give, or that no reader can see.
+///
+/// # Errors
+/// [`SettingsError::ModelId`].
+pub fn check_model_id(id: &str) -> Result<(), SettingsError> {
     if id.is_empty() || id.trim() != id || id.chars().any(char::is_control) {
         return Err(SettingsError::ModelId(id.to_owned()));
     }
@@ -135,7 +138,10 @@ pub(crate) fn check_model_id(id: &str) -> Result<(), SettingsError> {
 
 impl Settings {
     /// Refuses settings that could never match a request.
-    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+    ///
+    /// # Errors
+    /// A key, an origin or a host that no request can have.
+    pub fn check(&self) -> Result<(), SettingsError> {
         let is_visible =
             |key: &Secret| !key.0.is_empty() && key.0.bytes().all(|b| b.is_ascii_graphic());
         if self.api_key.as_ref().is_some_and(|key| !is_visible(key)) {
@@ -190,7 +196,11 @@ fn is_host(host: &str) -> bool {
     if inside.parse::<std::net::IpAddr>().is_ok() {
         return true;
     }
-    !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+    // A name that ends in a number is an address with a slip in it.
+    let last = host.strip_suffix('.').unwrap_or(host).rsplit('.').next().unwrap_or_default();
+    !last.is_empty()
+        && !last.bytes().all(|b| b.is_ascii_digit())
+        && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
 }
 
 #[cfg(test)]
@@ -227,11 +237,13 @@ mod tests {
             let settings = Settings { origins: vec![origin.into()], ..Settings::default() };
             assert_eq!(settings.check(), Err(SettingsError::Origin(origin.into())), "{origin}");
         }
-        for host in ["box.lan:80", "http://box", "", "a b", "*"] {
+        for host in ["box.lan:80", "http://box", "", "a b", "*", "127.0.0.256", "10", "."] {
             let settings = Settings { hosts: vec![host.into()], ..Settings::default() };
             assert_eq!(settings.check(), Err(SettingsError::Host(host.into())), "{host}");
         }
-        for host in ["box.lan", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "my_box"] {
+        for host in
+            ["box.lan", "box.lan.", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "my_box", "box2"]
+        {
             let settings = Settings { hosts: vec![host.into()], ..Settings::default() };
             assert_eq!(settings.check(), Ok(()), "{host}");
         }

@@ -1,10 +1,15 @@
-//! Whether the program was started with a standard output at all.
+//! Whether the program was started with a standard output at all, and signals that have to wait.
 //!
-//! A crate of its own because it needs two lines of unsafe code, and the program has none: Rust's
+//! A crate of its own because it needs a few lines of unsafe code, and the program has none: Rust's
 //! runtime opens `/dev/null` in place of a closed stream before `main` begins, so the question has
-//! to be asked by an initialiser that the loader runs earlier.
+//! to be asked by an initialiser that the loader runs earlier; and signals are held by calls into
+//! the C library.
 
 #![deny(unsafe_code)]
+
+mod signals;
+
+pub use signals::{HeldSignals, hold_signals};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use lily_chat::builtin_model;
-use lily_hub::{Cache, ModelId};
+use lily_hub::{Cache, HubError, ModelId};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
+use lily_stdio::{HeldSignals, hold_signals};
 use tempfile::TempDir;
 
 use crate::args::ModelArgs;
@@ -45,13 +46,19 @@ pub fn locate(model: &Path) -> Result<Located> {
             model.display()
         );
     };
-    let found = Cache::from_env()?.find(&id);
-    let folder = found.with_context(|| {
-        // Whoever built it so knows another way.
-        let without =
-            if cfg!(feature = "pull") { "" } else { " (and this program has no `lily pull`)" };
-        format!("found no folder {id}{without}")
-    })?;
+    let folder = match Cache::from_env()?.find(&id) {
+        Ok(folder) => folder,
+        // What is there says what was meant.
+        Err(error @ HubError::Incomplete { .. }) if cfg!(feature = "pull") => {
+            return Err(error.into());
+        }
+        Err(error) => {
+            // Whoever built it so knows another way.
+            let without =
+                if cfg!(feature = "pull") { "" } else { " (and this program has no `lily pull`)" };
+            return Err(error).context(format!("found no folder {id}{without}"));
+        }
+    };
     Ok(Located { folder, name: id.name().into() })
 }
 
@@ -65,23 +72,35 @@ pub struct Source {
     builtin: Option<TempDir>,
 }
 
+/// A model's source, with what ends the program held back while there is a folder to remove. The
+/// fields are dropped in this order.
+pub struct Held {
+    /// The source.
+    pub source: Source,
+    /// Nothing if there is no such folder.
+    pub signals: Option<HeldSignals>,
+}
+
 impl Source {
     /// The model that was named, or the built-in one, announced on standard error.
     ///
     /// # Errors
     /// As [`locate`].
-    pub fn find(args: &ModelArgs) -> Result<Self> {
+    pub fn find(args: &ModelArgs) -> Result<Held> {
         let Some(model) = &args.model else {
+            // A signal would end the program at once, and the folder would stay.
+            let signals = Some(hold_signals());
             let made = builtin_model()?;
             note(
                 "lily: no model given: answering with a tiny random built-in model; its text means \
                  nothing, use -m for a real one",
             );
             let folder = made.path().to_path_buf();
-            return Ok(Self { folder, name: "built-in".into(), builtin: Some(made) });
+            let source = Self { folder, name: "built-in".into(), builtin: Some(made) };
+            return Ok(Held { source, signals });
         };
         let Located { folder, name } = locate(model)?;
-        Ok(Self { folder, name, builtin: None })
+        Ok(Held { source: Self { folder, name, builtin: None }, signals: None })
     }
 
     /// Whether this is the built-in model.
@@ -116,6 +135,16 @@ impl Source {
         Ok((vocab, stop_tokens(&self.folder, &config)?))
     }
 
+    /// As [`Held::load_with`], where nothing is held.
+    ///
+    /// # Errors
+    /// As [`Held::load_with`].
+    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
+        Held { source: self, signals: None }.load_with(args, options)
+    }
+}
+
+impl Held {
     /// Checks the weights and sets up an engine. Warnings go to standard error.
     ///
     /// # Errors
@@ -143,9 +172,9 @@ impl Source {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(mut self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
-        let checkpoint = Checkpoint::open(&self.folder)?;
+        let checkpoint = Checkpoint::open(&self.source.folder)?;
         for warning in checkpoint.warnings() {
             note(format_args!("lily: warning: {warning}"));
         }
@@ -157,18 +186,19 @@ impl Source {
             ));
         }
         // Also where nothing of it is used: a damaged file is a damaged checkpoint.
-        self.defaults()?;
-        let stop_ids = stop_tokens(&self.folder, config)?;
+        self.source.defaults()?;
+        let stop_ids = stop_tokens(&self.source.folder, config)?;
         let weights = checkpoint.weights()?;
         opened.device.weight_files(checkpoint.mapped_files());
         let engine = Engine::new(opened.device, model_shape(config), weights, options)
-            .with_context(|| format!("cannot run {}", self.folder.display()))?;
+            .with_context(|| format!("cannot run {}", self.source.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program
         // is killed; a system that refuses gets a second try when the folder is dropped.
-        if let Some(folder) = &self.builtin {
+        if let Some(folder) = &self.source.builtin {
             let _ = std::fs::remove_dir_all(folder.path());
         }
-        Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.builtin })
+        self.signals = None;
+        Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.source.builtin })
     }
 }
 
@@ -187,7 +217,7 @@ pub struct Loaded {
 /// Finds the model and loads it.
 ///
 /// # Errors
-/// As [`Source::find`] and [`Source::load`].
+/// As [`Source::find`] and [`Held::load`].
 pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
     Source::find(args)?.load(args, context, all_logits)
 }

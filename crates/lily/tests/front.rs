@@ -389,3 +389,37 @@ fn every_command_has_an_example_in_its_help() {
         assert!(help.contains(&format!("  lily {name}")), "{name}: {help}");
     }
 }
+
+/// The folder is there for some milliseconds. The signal comes as soon as it is seen, from a shell that
+/// waits for nothing else.
+#[cfg(unix)]
+#[test]
+fn a_signal_while_the_built_in_model_is_made_leaves_no_folder() {
+    let bench = ["bench", "--lengths", "8", "--decode", "1"];
+    for args in [&["run", "Hello"][..], &["chat"], &["serve", "--port", "0"], &bench] {
+        for signal in ["INT", "TERM", "HUP"] {
+            let place = tempfile::tempdir().unwrap();
+            let entries = || std::fs::read_dir(place.path()).unwrap().count();
+            let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
+                .args(args)
+                .env("TMPDIR", place.path())
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut shell = Command::new("sh")
+                .args(["-c", &format!("read go; kill -{signal} {}", child.id())])
+                .stdin(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            while entries() == 0 && child.try_wait().unwrap().is_none() {}
+            shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+            shell.wait().unwrap();
+            // A server that was loaded before the signal came goes on only if that was lost.
+            child.wait().unwrap();
+            assert_eq!(entries(), 0, "{args:?}, SIG{signal}");
+        }
+    }
+}

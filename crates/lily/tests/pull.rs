@@ -40,6 +40,8 @@ impl Place {
             "XDG_CACHE_HOME",
             "http_proxy",
             "HTTP_PROXY",
+            "https_proxy",
+            "HTTPS_PROXY",
             "all_proxy",
             "ALL_PROXY",
         ] {
@@ -197,8 +199,13 @@ fn a_broken_off_download_is_resumed_by_the_same_command() {
     assert_eq!(status.code(), Some(130), "{message}");
     assert!(message.contains("run `lily pull org/tiny` again, it goes on from there"), "{message}");
     assert!(!message.contains('\u{1b}'), "{message:?}");
-    let refusal = place.refused(&["run", "-m", "org/tiny", "Hello"]);
-    assert!(refusal.contains("lily pull org/tiny"), "{refusal}");
+    let incomplete = format!(
+        "lily: the download of org/tiny is not complete ({WEIGHTS} is missing); `lily pull org/tiny` \
+         continues it\n"
+    );
+    for args in [&["run", "-m", "org/tiny", "Hello"][..], &["inspect", "org/tiny"]] {
+        assert_eq!(place.refused(args), incomplete);
+    }
 
     place.hub.requests();
     let pulled = place.json(&["pull", "org/tiny", "--json"]);
@@ -241,6 +248,26 @@ fn the_token_of_the_environment_opens_a_gated_model_and_is_not_printed() {
     fs::write(place.home.path().join("token"), "hf_right\n").unwrap();
     let folder = place.ok(&["pull", "org/gated"]);
     assert!(Path::new(folder.trim()).join(WEIGHTS).is_file(), "{folder}");
+}
+
+#[test]
+fn variables_that_cannot_be_used_are_named() {
+    let place = Place::new();
+    for (name, value, wanted) in [
+        (
+            "HTTPS_PROXY",
+            "nonsense://",
+            "HTTPS_PROXY is `nonsense://`, expected the URL of an HTTP proxy",
+        ),
+        ("HF_HOME", "/dev/null", "HF_HOME is `/dev/null`, which is no folder; set it to a folder"),
+    ] {
+        let output = place.command(&["pull", "org/tiny"]).env(name, value).output().unwrap();
+        let message = err(&output);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.starts_with(&format!("lily: {wanted}")), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+    assert!(place.hub.requests().is_empty());
 }
 
 #[test]

@@ -131,11 +131,22 @@ fn options_without_a_meaning_are_refused() {
         (["--allow-host", "http://box"], "host name"),
         (["--model-name", ""], "name for the model"),
         (["--api-key", ""], "API key"),
-        (["--api-key-file", "/dev/null"], "API key"),
-        (["--api-key-file", "no/such/file"], "cannot read the key"),
+        (["--api-key", "geheim ä"], "API key"),
+        (["--host", "http://box"], "host name"),
+        (["--host", "127.0.0.256"], "host name"),
     ] {
-        let said = refused(&[&["--port", "0"], &args[..]].concat());
-        assert!(said.contains(words), "{args:?}: {said}");
+        // Before the model is looked for: there is none of this name.
+        let all = [&["--port", "0", "-m", "no/model"], &args[..]].concat();
+        let Output { status, stderr, .. } = command(&all).output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(2), "{args:?}: {said}");
+        let start = format!("error: {}: expected ", args[0]);
+        assert!(said.starts_with(&start) && said.contains(words), "{args:?}: {said}");
+        assert!(!said.contains("geheim"), "a key is not repeated: {said}");
+    }
+    for (file, words) in [("/dev/null", "API key"), ("no/such/file", "cannot read the key")] {
+        let said = refused(&["--port", "0", "--api-key-file", file]);
+        assert!(said.contains(words), "{file}: {said}");
     }
 }
 

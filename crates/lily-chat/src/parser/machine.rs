@@ -404,7 +404,7 @@ impl Machine {
             (Place::Thought, None) if call.whole > 0 => {
                 // The thought ended at the first of its calls; this one is in the answer.
                 self.behind_call(Place::Thought, call.whole, end);
-                call.place = Place::Answer;
+                (call.place, call.whole) = (Place::Answer, 0);
             }
             (Place::Bare | Place::Thought, None) => {
                 self.reject(&call, end);

@@ -1,10 +1,14 @@
 //! HTTP: requests for files, redirects, and what refusals mean.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::{Response, StatusCode, Uri, header};
 use ureq::{Agent, Body};
@@ -19,6 +23,8 @@ pub(super) const CONNECT: Duration = Duration::from_secs(30);
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
 /// Hops from the hub to the host that has the bytes; more are a circle.
 const MAX_REDIRECTS: usize = 8;
+/// Bytes of a refusal that are read to say what it says.
+const MAX_SAYS: u64 = 4096;
 /// How often Ctrl-C is looked for.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -40,25 +46,44 @@ struct Origin {
     port: u16,
 }
 
-/// Why there is no answer.
+/// Why there is no answer, or none that can be used.
 #[derive(Debug)]
 pub(super) struct Failure {
     /// For people.
     pub(super) problem: String,
     /// Whether a second try could help.
     pub(super) passing: bool,
+    /// Whether the server said something: then it is not the network's fault.
+    answered: bool,
 }
 
 impl Failure {
     pub(super) fn of(error: ureq::Error) -> Self {
-        let passing = matches!(
-            error,
-            ureq::Error::Io(_)
-                | ureq::Error::Timeout(_)
-                | ureq::Error::ConnectionFailed
-                | ureq::Error::Protocol(_)
-        );
-        Self { problem: error.to_string(), passing }
+        use ureq::Error::{
+            BodyExceedsLimit, ConnectionFailed, Io, LargeResponseHeader, Protocol, Timeout,
+        };
+        let passing = matches!(error, Io(_) | Timeout(_) | ConnectionFailed | Protocol(_));
+        let answered = matches!(error, Protocol(_) | LargeResponseHeader(..) | BodyExceedsLimit(_));
+        Self { problem: error.to_string(), passing, answered }
+    }
+
+    /// The server answers nonsense, and will again.
+    pub(super) fn answer(problem: impl Into<String>) -> Self {
+        Self { problem: problem.into(), passing: false, answered: true }
+    }
+
+    /// The connection ended in the middle of an answer.
+    pub(super) fn broken(error: impl Into<ureq::Error>) -> Self {
+        Self { passing: true, ..Self::of(error.into()) }
+    }
+
+    /// The error for whoever wanted `what` from `host`.
+    pub(super) fn explain(self, host: &str, what: &str) -> HubError {
+        let (host, what, problem) = (host.into(), what.into(), self.problem);
+        match self.answered {
+            true => HubError::Nonsense { host, what, problem },
+            false => HubError::Network { host, what, problem },
+        }
     }
 }
 
@@ -68,6 +93,15 @@ pub(super) struct Refusal {
     pub(super) status: u16,
     /// The hub's own word for it, in `X-Error-Code`.
     code: String,
+    /// What it says, in one line.
+    says: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "status {}", self.status)?;
+        if self.says.is_empty() { Ok(()) } else { write!(f, ": {}", self.says) }
+    }
 }
 
 impl Client {
@@ -129,14 +163,13 @@ impl Client {
             let location = response.headers().get(header::LOCATION);
             let location = location.and_then(|location| location.to_str().ok());
             let next = location.and_then(|location| join(&url, location));
-            let refuse = |problem: &str| Failure { problem: problem.into(), passing: false };
-            let next = next.ok_or_else(|| refuse("it redirects to no URL"))?;
+            let next = next.ok_or_else(|| Failure::answer("it redirects to no URL"))?;
             if url.starts_with("https://") && !next.starts_with("https://") {
-                return Err(refuse("it redirects from https to http"));
+                return Err(Failure::answer("it redirects from https to http"));
             }
             url = next;
         }
-        Err(Failure { problem: "it redirects in a circle".into(), passing: false })
+        Err(Failure::answer("it redirects in a circle"))
     }
 }
 
@@ -176,20 +209,19 @@ fn join(url: &str, location: &str) -> Option<String> {
     location.starts_with('/').then(|| format!("{scheme}://{authority}{location}"))
 }
 
-/// A server that does not answer.
-pub(super) fn network(host: &str, what: &str, failure: &Failure) -> HubError {
-    HubError::Network { host: host.into(), what: what.into(), problem: failure.problem.clone() }
-}
-
 impl Refusal {
     /// The refusal in an answer; `None` if it is none.
-    pub(super) fn of<B>(response: &Response<B>) -> Option<Self> {
-        let status = response.status();
-        if status.is_success() {
+    pub(super) fn of(response: &mut Response<Body>) -> Option<Self> {
+        let status = response.status().as_u16();
+        if response.status().is_success() {
             return None;
         }
         let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok());
-        Some(Self { status: status.as_u16(), code: code.unwrap_or_default().into() })
+        let code = code.unwrap_or_default().into();
+        let mut body = Vec::new();
+        // As far as it comes: the status says enough.
+        let _ = response.body_mut().as_reader().take(MAX_SAYS).read_to_end(&mut body);
+        Some(Self { status, code, says: said(&body) })
     }
 
     /// Whether the same request may succeed later.
@@ -216,8 +248,30 @@ impl Refusal {
             // Without a token the hub does not tell a private repository from none.
             (_, 401) => HubError::MissingRepo { name, endpoint },
             (_, 403) => HubError::Gated { name, endpoint },
-            (_, status) => HubError::Status { host: host(&endpoint), what: what.into(), status },
+            _ => HubError::Status {
+                host: host(&endpoint),
+                what: what.into(),
+                answer: self.to_string(),
+            },
         }
+    }
+}
+
+/// What the body of an answer says, in one line: the hub's `error`, or how the text begins.
+pub(super) fn said(body: &[u8]) -> String {
+    let json: Option<Value> = serde_json::from_slice(body).ok();
+    let error = json.as_ref().and_then(|json| json.get("error")?.as_str());
+    let text = error.map_or_else(|| String::from_utf8_lossy(body), Cow::from);
+    let words: Vec<_> = text.split(|c: char| c.is_whitespace() || c.is_control()).collect();
+    brief(&words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
+}
+
+/// The beginning of a text of the hub, for a message.
+pub(super) fn brief(text: &str) -> String {
+    const MOST: usize = 100;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.into(),
     }
 }
 
@@ -301,10 +355,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_server_says_becomes_one_short_line() {
+        assert_eq!(said(br#"{"error": "Repository is\n disabled"}"#), "Repository is disabled");
+        assert_eq!(said(b"<html>\r\n\t<b>\x1b[31mBusy</b>"), "<html> <b> [31mBusy</b>");
+        assert_eq!(said(b""), "");
+        assert_eq!(said(&[b'x'; 4096]).chars().count(), 101);
+    }
+
+    #[test]
     fn refusals_are_told_apart_by_code_status_and_token() {
         let id: ModelId = "a/b@v1".parse().unwrap();
         let explain = |status, code: &str, token| {
-            let refusal = Refusal { status, code: code.into() };
+            let refusal = Refusal { status, code: code.into(), says: "so sorry".into() };
             refusal.explain(&id, "https://hub.example", token, "x").to_string()
         };
         assert!(
@@ -316,6 +378,6 @@ mod tests {
         assert!(explain(401, "", true).contains("refuses the token"));
         assert!(explain(404, "RepoNotFound", true).contains("no repository a/b"));
         assert!(explain(404, "RevisionNotFound", false).contains("no revision `v1`"));
-        assert!(explain(503, "", false).contains("status 503"));
+        assert!(explain(503, "", false).contains("status 503: so sorry"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use hf_hub::api::sync::ApiBuilder;
 use serde::Deserialize;
 
-use super::client::{self, CONNECT, Failure, SILENCE, host, network};
+use super::client::{self, CONNECT, Failure, SILENCE, brief, host, said};
 use super::settings::PullOptions;
 use crate::error::HubError;
 use crate::id::{ModelId, is_hex};
@@ -105,19 +105,22 @@ impl Listing {
                 .http_status_as_error(false)
                 .build();
             let mut response = request.call().map_err(Failure::of)?;
-            let refusal = client::Refusal::of(&response);
+            if let Some(refusal) = client::Refusal::of(&mut response) {
+                return Ok(Err(refusal));
+            }
             let body = response.body_mut().with_config().limit(MAX_BYTES).read_to_vec();
-            Ok((refusal, body.map_err(Failure::of)?))
+            Ok(Ok(body.map_err(Failure::of)?))
         });
         let Some(fetched) = fetched else {
             return Err(HubError::Interrupted { id: id.clone(), done: 0, total: 0 });
         };
-        let (refusal, body) = fetched.map_err(|failure| network(&host, &what, &failure))?;
-        if let Some(refusal) = refusal {
-            return Err(refusal.explain(id, &endpoint, options.token.is_some(), &what));
-        }
-        let info: Info = serde_json::from_slice(&body)
-            .map_err(|error| answer(format!("its list of files is none ({error})")))?;
+        let body = fetched
+            .map_err(|failure| failure.explain(&host, &what))?
+            .map_err(|refusal| refusal.explain(id, &endpoint, options.token.is_some(), &what))?;
+        let info: Info = serde_json::from_slice(&body).map_err(|error| {
+            let said = said(&body);
+            answer(format!("expected a list of files in JSON, found `{said}` ({error})"))
+        })?;
         Self::of(id, host.clone(), info).map_err(answer)
     }
 
@@ -158,15 +161,6 @@ impl Listing {
 
 /// Larger than any file of a model, and so small that the sizes of a list can be added up.
 const MAX_FILE_BYTES: u64 = 1 << 44;
-
-/// The beginning of a text of the hub, for a message.
-fn brief(text: &str) -> String {
-    const MOST: usize = 100;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.into(),
-    }
-}
 
 /// Whether a name is that of a weight file, and safe in a path and in a URL.
 pub(super) fn is_weight_file(name: &str) -> bool {

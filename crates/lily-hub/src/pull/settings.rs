@@ -1,11 +1,14 @@
 //! What a download is told, by its caller or by the environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
+
+use ureq::{Proxy, ProxyProtocol};
 
 use crate::cache::{self, Cache};
 use crate::error::HubError;
@@ -78,7 +81,8 @@ impl PullOptions {
     }
 
     /// What the environment says: `HF_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`.
+    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. A proxy is used as its variables say, and they are checked
+    /// here.
     ///
     /// # Errors
     /// A value that cannot be used, or no place for the cache.
@@ -90,8 +94,37 @@ impl PullOptions {
         options.token = token()?;
         let offline = text("HF_HUB_OFFLINE")?.unwrap_or_default();
         options.offline = matches!(offline.to_lowercase().as_str(), "1" | "true" | "yes" | "on");
+        check_proxy(|name| env::var_os(name))?;
         Ok(options)
     }
+}
+
+/// Variables that name a proxy; the first that is set counts. The order is that of `ureq`.
+const PROXIES: [&str; 6] =
+    ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
+
+/// Refuses a proxy that cannot be used: `ureq` would go on without one, past whoever set it.
+fn check_proxy(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), HubError> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
+    let Some((name, value)) = PROXIES.into_iter().find_map(set) else { return Ok(()) };
+    let usable = |proxy: &Proxy| {
+        matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https)
+            && !proxy.host().is_empty()
+    };
+    if value.to_str().and_then(|url| Proxy::new(url).ok()).is_some_and(|proxy| usable(&proxy)) {
+        return Ok(());
+    }
+    let text = value.to_string_lossy();
+    // What stands before the @ is a password.
+    let shown = match text.rsplit_once('@') {
+        Some((_, host)) => format!("…@{host}"),
+        None => text.into_owned(),
+    };
+    let problem = format!(
+        "is `{shown}`, expected the URL of an HTTP proxy such as http://proxy.example:8080; correct \
+         or unset it"
+    );
+    Err(HubError::Setting { name, problem })
 }
 
 /// `HF_TOKEN`, or what `hf auth login` wrote.
@@ -99,7 +132,7 @@ fn token() -> Result<Option<Token>, HubError> {
     if let Some(text) = text("HF_TOKEN")? {
         return Token::new(&text).map(Some);
     }
-    let file = match cache::folder_of("HF_TOKEN_PATH") {
+    let file = match cache::path_of("HF_TOKEN_PATH") {
         Some(file) => file,
         None => cache::home()?.join("token"),
     };
@@ -125,6 +158,35 @@ fn text(name: &'static str) -> Result<Option<String>, HubError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn check(set: &[(&str, &str)]) -> Result<(), String> {
+        let find = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).into());
+        check_proxy(find).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_used_is_refused_by_the_name_of_its_variable() {
+        for value in ["nonsense://", "nonsense://host", "socks5://host:1080", "http://", " ", "a b"]
+        {
+            for name in PROXIES {
+                let message = check(&[(name, value)]).unwrap_err();
+                let wanted = format!("{name} is `{value}`, expected the URL of an HTTP proxy");
+                assert!(message.starts_with(&wanted), "{message}");
+            }
+        }
+        let message = check(&[("HTTPS_PROXY", "socks5://me:secret@host:1080")]).unwrap_err();
+        assert!(message.contains("`…@host:1080`") && !message.contains("secret"), "{message}");
+    }
+
+    #[test]
+    fn a_proxy_that_can_be_used_or_is_not_asked_is_none_of_our_business() {
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&[("HTTPS_PROXY", "")]), Ok(()));
+        for value in ["http://host:3128", "https://me:secret@host", "host:3128", "host"] {
+            assert_eq!(check(&[("HTTPS_PROXY", value)]), Ok(()), "{value}");
+        }
+        assert_eq!(check(&[("ALL_PROXY", "http://host"), ("http_proxy", "nonsense://")]), Ok(()));
+    }
 
     #[test]
     fn a_token_is_never_printed() {

@@ -1,8 +1,9 @@
 //! Files in the cache: what is there, what fits, and links to it.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hf_hub::CacheRepo;
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
@@ -20,18 +21,21 @@ pub(super) struct Store<'a> {
     id: &'a ModelId,
     commit: String,
     options: &'a PullOptions,
+    cancel: &'a AtomicBool,
     repo: CacheRepo,
 }
 
 impl<'a> Store<'a> {
-    /// Makes the folders.
+    /// Makes the folders, once it is sure that the revision can be noted when all is there.
     pub(super) fn open(
         id: &'a ModelId,
         commit: &str,
         options: &'a PullOptions,
+        cancel: &'a AtomicBool,
     ) -> Result<Self, HubError> {
         let repo = options.cache.hub().repo(id.repo(id.revision()));
-        let store = Self { id, commit: commit.into(), options, repo };
+        let store = Self { id, commit: commit.into(), options, cancel, repo };
+        store.check_reference()?;
         for folder in [store.blobs(), store.snapshot(), store.locks()] {
             fs::create_dir_all(&folder).map_err(disk("make the folder", &folder))?;
         }
@@ -104,10 +108,26 @@ impl<'a> Store<'a> {
     }
 
     fn hash_of(&self, path: &Path, file: &RemoteFile) -> Result<String, HubError> {
-        let mut hasher = Hasher::new(file);
         let mut source = File::open(path).map_err(disk("open", path))?;
-        hasher.read(&mut source, u64::MAX).map_err(disk("read", path))?;
-        Ok(hasher.finish())
+        Ok(self.hash(&mut source, file.size, path, file)?.0.finish())
+    }
+
+    /// Reads at most `bytes` of a file in the cache into its hash; gives how many there were. Large
+    /// files take minutes, so this stops when somebody asks for it; all bytes are kept.
+    pub(super) fn hash(
+        &self,
+        source: &mut File,
+        bytes: u64,
+        path: &Path,
+        file: &RemoteFile,
+    ) -> Result<(Hasher, u64), HubError> {
+        let mut hasher = Hasher::new(file);
+        match hasher.read(source, bytes, self.cancel).map_err(disk("read", path))? {
+            Some(read) => Ok((hasher, read)),
+            None => {
+                Err(HubError::Interrupted { id: self.id.clone(), done: bytes, total: file.size })
+            }
+        }
     }
 
     /// Refuses a download that does not fit on the disk.
@@ -148,8 +168,50 @@ impl<'a> Store<'a> {
         if self.id.commit().is_some() {
             return Ok(());
         }
-        let refs = self.blobs().join("../refs");
+        let refs = self.refs();
         self.repo.create_ref(&self.commit).map_err(disk("write the revision to", &refs))
+    }
+
+    /// Notes the commit of a revision that nobody downloaded before: should this download break off,
+    /// the model is found and known to be incomplete. An older note stays, its model may be whole.
+    pub(super) fn write_first_reference(&self) -> Result<(), HubError> {
+        match self.refs().join(self.id.revision()).exists() {
+            true => Ok(()),
+            false => self.write_reference(),
+        }
+    }
+
+    fn refs(&self) -> PathBuf {
+        let folder = self.id.repo(self.id.revision()).folder_name();
+        self.options.cache.folder().join(folder).join("refs")
+    }
+
+    /// Refuses a revision that the cache cannot note: notes are files, so there is none for `a/b`
+    /// beside one for `a`.
+    fn check_reference(&self) -> Result<(), HubError> {
+        if self.id.commit().is_some() {
+            return Ok(());
+        }
+        let clash = |path: PathBuf, other: String| HubError::Revisions {
+            id: self.id.clone(),
+            commit: self.commit.clone(),
+            path,
+            other,
+        };
+        let (revision, mut path) = (self.id.revision(), self.refs());
+        let mut start = 0;
+        for part in revision.split('/') {
+            path.push(part);
+            start += part.len() + 1;
+            let last = start > revision.len();
+            match fs::metadata(&path) {
+                Ok(found) if found.is_dir() != last => {}
+                Ok(_) if last => return Err(clash(path, format!("{revision}/…"))),
+                Ok(_) => return Err(clash(path, revision[..start - 1].into())),
+                Err(_) => break,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -177,14 +239,23 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// Reads at most `limit` bytes; returns how many there were.
-    pub(super) fn read(&mut self, source: &mut File, limit: u64) -> io::Result<u64> {
+    /// Reads at most `limit` bytes; returns how many there were, or `None` if `cancel` was set before
+    /// the end.
+    pub(super) fn read(
+        &mut self,
+        source: &mut impl Read,
+        limit: u64,
+        cancel: &AtomicBool,
+    ) -> io::Result<Option<u64>> {
         let mut source = source.take(limit);
         let mut piece = vec![0; PIECE];
         let mut done = 0;
         loop {
+            if cancel.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             match source.read(&mut piece)? {
-                0 => return Ok(done),
+                0 => return Ok(Some(done)),
                 n => {
                     self.update(&piece[..n]);
                     done += n as u64;
@@ -201,6 +272,33 @@ impl Hasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Zeros, and somebody who asks to stop while the third piece is read.
+    struct Stopped<'a> {
+        cancel: &'a AtomicBool,
+        reads: usize,
+    }
+
+    impl Read for Stopped<'_> {
+        fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+            self.reads += 1;
+            if self.reads == 3 {
+                self.cancel.store(true, Ordering::Relaxed);
+            }
+            piece.fill(0);
+            Ok(piece.len())
+        }
+    }
+
+    #[test]
+    fn hashing_a_file_stops_within_a_piece() {
+        let cancel = AtomicBool::new(false);
+        let mut source = Stopped { cancel: &cancel, reads: 0 };
+        let hash = Hash::Sha256(String::new());
+        let mut hasher = Hasher::new(&RemoteFile { name: "x".into(), size: 1 << 40, hash });
+        let read = hasher.read(&mut source, 100 * PIECE as u64, &cancel).unwrap();
+        assert_eq!((read, source.reads), (None, 3));
+    }
 
     #[test]
     fn hashes_are_those_of_git_and_of_sha256sum() {

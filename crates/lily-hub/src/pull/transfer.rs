@@ -10,7 +10,7 @@ use std::thread;
 use ureq::Body;
 use ureq::http::{Response, header};
 
-use super::client::{self, Client, Failure, Refusal, Silence, network};
+use super::client::{self, Client, Failure, Refusal, Silence};
 use super::listing::RemoteFile;
 use super::settings::PullOptions;
 use super::store::{Hasher, Store, disk};
@@ -129,8 +129,7 @@ impl Transfer<'_> {
             file.set_len(0).map_err(disk("empty", path))?;
             found = 0;
         }
-        let mut hasher = Hasher::new(self.file);
-        let bytes = hasher.read(&mut file, found).map_err(disk("read", path))?;
+        let (hasher, bytes) = self.store.hash(&mut file, found, path, self.file)?;
         Ok(Partial { file, hasher, bytes })
     }
 
@@ -175,15 +174,14 @@ impl Transfer<'_> {
                     .into());
                 }
                 Message::Refused(refusal) if refusal.passes() => {
-                    return Err(Trouble::Passing(format!("status {}", refusal.status)));
+                    return Err(Trouble::Passing(refusal.to_string()));
                 }
                 Message::Refused(refusal) => return Err(self.refused(&refusal).into()),
                 Message::Failed(failure) if failure.passing => {
                     return Err(Trouble::Passing(failure.problem));
                 }
                 Message::Failed(failure) => {
-                    let what = &self.file.name;
-                    return Err(network(self.client.host(), what, &failure).into());
+                    return Err(failure.explain(self.client.host(), &self.file.name).into());
                 }
             }
         }
@@ -263,7 +261,7 @@ impl Transfer<'_> {
             HubError::MissingRepo { .. } => HubError::Status {
                 host: self.client.host().into(),
                 what: self.file.name.clone(),
-                status: refusal.status,
+                answer: refusal.to_string(),
             },
             error => error,
         }
@@ -286,8 +284,13 @@ impl Transfer<'_> {
 }
 
 /// Passes an answer on: from where it starts, and its bytes, as long as somebody listens.
-fn pass_on(response: Response<Body>, from: u64, size: u64, send: &mut dyn FnMut(Message) -> bool) {
-    if let Some(refusal) = Refusal::of(&response) {
+fn pass_on(
+    mut response: Response<Body>,
+    from: u64,
+    size: u64,
+    send: &mut dyn FnMut(Message) -> bool,
+) {
+    if let Some(refusal) = Refusal::of(&mut response) {
         send(Message::Refused(refusal));
         return;
     }
@@ -297,8 +300,7 @@ fn pass_on(response: Response<Body>, from: u64, size: u64, send: &mut dyn FnMut(
         match value(header::CONTENT_RANGE).and_then(parse_range) {
             Some(range) => range,
             None => {
-                let problem = "it names no range of bytes".into();
-                send(Message::Failed(Failure { problem, passing: false }));
+                send(Message::Failed(Failure::answer("it names no range of bytes")));
                 return;
             }
         }
@@ -311,7 +313,7 @@ fn pass_on(response: Response<Body>, from: u64, size: u64, send: &mut dyn FnMut(
     }
     if start != 0 && start != from {
         let problem = format!("it sends bytes from {start}, expected {from}");
-        send(Message::Failed(Failure { problem, passing: false }));
+        send(Message::Failed(Failure::answer(problem)));
         return;
     }
     if !send(Message::Starts(start)) {
@@ -332,7 +334,7 @@ fn pass_on(response: Response<Body>, from: u64, size: u64, send: &mut dyn FnMut(
                 }
             }
             Err(error) => {
-                send(Message::Failed(Failure { problem: error.to_string(), passing: true }));
+                send(Message::Failed(Failure::broken(error)));
                 return;
             }
         }

@@ -50,10 +50,11 @@ pub struct Entry {
     pub large: bool,
 }
 
-/// A repository with one branch, `main`.
+/// A repository with the branch `main`, and perhaps others at the same commit.
 #[derive(Clone)]
 pub struct Repository {
     pub commit: String,
+    pub branches: Vec<&'static str>,
     pub access: Access,
     pub files: BTreeMap<String, Entry>,
 }
@@ -72,6 +73,8 @@ struct State {
     repositories: BTreeMap<String, Repository>,
     faults: BTreeMap<String, VecDeque<Fault>>,
     requests: Vec<Request>,
+    /// What every list of files is instead.
+    list: Option<(u16, &'static str)>,
     /// Where large files are; here, if nowhere else.
     storage: Option<String>,
 }
@@ -117,6 +120,11 @@ impl Hub {
     /// The next answers for a file of this name go wrong, one after another.
     pub fn fail(&self, file: &str, faults: &[Fault]) {
         self.state.lock().unwrap().faults.insert(file.into(), faults.iter().copied().collect());
+    }
+
+    /// Answers every request for a list of files like this.
+    pub fn answer_lists(&self, status: u16, body: &'static str) {
+        self.state.lock().unwrap().list = Some((status, body));
     }
 
     /// Requests since the last call.
@@ -218,13 +226,17 @@ impl State {
         {
             return Err(refuse(401, "RepoNotFound"));
         }
-        if revision != "main" && revision != repository.commit {
+        let revision = revision.replace("%2F", "/");
+        if revision != repository.commit && !repository.branches.contains(&revision.as_str()) {
             return Err(refuse(404, "RevisionNotFound"));
         }
         Ok(repository)
     }
 
     fn info(&self, name: &str, revision: &str, request: &Request) -> Answer {
+        if let Some((status, body)) = self.list {
+            return whole(status, "", body.into());
+        }
         let repository = match self.find(name, revision, request) {
             Ok(repository) => repository,
             Err(answer) => return answer,
@@ -367,7 +379,13 @@ impl Repository {
             commit.update(name.as_bytes());
             commit.update(&file.content);
         }
-        Self { commit: hex(commit.finish()), access: Access::Public, files }
+        let branches = vec!["main"];
+        Self { commit: hex(commit.finish()), branches, access: Access::Public, files }
+    }
+
+    pub fn with_branches(mut self, branches: &[&'static str]) -> Self {
+        self.branches.extend(branches);
+        self
     }
 
     pub fn with_access(mut self, access: Access) -> Self {

@@ -140,7 +140,8 @@ METAL_FUNC void store_values(threadgroup uint4* stage, thread const SliceWords& 
             } else {
                 words = load_values(values + start * WORDS, 0, end - start, tid);
             }
-            TileOperand query = tile_operand((threadgroup bfloat*)(queries + slice * 8), 64, TILE_ROWS, PITCH_WORDS * 8);
+            TileOperand query = tile_operand(
+                (threadgroup bfloat*)(queries + slice * 8), 64, TILE_ROWS, PITCH_WORDS * 8);
             TileOperand key = tile_operand((threadgroup bfloat*)stage, 64, TILE_KEYS, SLICE_WORDS * 8);
             score_product.run(query, key, products);
             threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -32,6 +32,9 @@ pub fn cases() -> Vec<Case> {
             cases.push(case(CaseBuilder::new(&shape, step), None, 1.0));
             cases.push(case(CaseBuilder::new(&shape, step).bf16_cache(), None, 1.0));
         }
+        if cfg!(miri) {
+            continue;
+        }
         let step = Step::Prefill { tokens: 70, sequence: 1 };
         for (label, row) in [
             ("from position 0", [7, 0, 70, 0, 0, 99]),

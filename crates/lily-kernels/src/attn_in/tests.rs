@@ -3,14 +3,16 @@
 use lily_plan::RowFormat;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, prefill_steps, small_shapes};
+use crate::conformance::{
+    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, small_shapes,
+};
 
 /// All cases of this kernel.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in decode_steps().into_iter().chain(prefill_steps()) {
-            for format in [RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16] {
+            for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
                 let mut c = CaseBuilder::new(&shape, step);
                 let (m, hidden, head_dim) = (c.rows(), shape.hidden, shape.head_dim);
                 let buffers = Buffers {

@@ -3,7 +3,9 @@
 use lily_plan::{BufferId, Step};
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, long_shapes, small_shapes};
+use crate::conformance::{
+    Case, CaseBuilder, Tolerance, decode_steps, few, long_shapes, small_shapes,
+};
 use crate::shape::{LaunchContext, ModelShape};
 
 /// All cases of this kernel. Blocks that are not in use are poisoned by the check itself.
@@ -11,13 +13,13 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in decode_steps() {
-            for splits in [1, 3, 4] {
+            for splits in few([1, 3, 4]) {
                 let mut c = CaseBuilder::new(&shape, step);
                 let control = c.control();
                 cases.push(case(c, &shape, control, splits));
             }
         }
-        for position in [0, 31, 32, 96, 128, 159] {
+        for position in few([0, 31, 32, 96, 128, 159]) {
             let mut c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
             c.label(&format!("position {position}"));
             let control = c.control_rows(&[position, 159 - position].map(|p| [5, p, 0, 0, 3, 99]));

@@ -4,7 +4,9 @@ use lily_plan::{BufferId, Step};
 
 use super::{Buffers, launch};
 use crate::attention::testing::{STEEP, queries};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, long_shapes, small_shapes};
+use crate::conformance::{
+    Case, CaseBuilder, Tolerance, decode_steps, few, long_shapes, small_shapes,
+};
 use crate::shape::{LaunchContext, ModelShape};
 
 /// All cases of this kernel. Keys beyond the length and blocks beyond those in use are poisoned by
@@ -13,7 +15,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in decode_steps() {
-            for splits in [1, 3, 4] {
+            for splits in few([1, 3, 4]) {
                 for mut c in
                     [CaseBuilder::new(&shape, step), CaseBuilder::new(&shape, step).bf16_cache()]
                 {
@@ -22,7 +24,7 @@ pub fn cases() -> Vec<Case> {
                 }
             }
         }
-        for position in [0, 30, 31, 32, 95, 96, 127, 128, 158, 159] {
+        for position in few([0, 30, 31, 32, 95, 96, 127, 128, 158, 159]) {
             let mut c = CaseBuilder::new(&shape, Step::Decode { batch: 2 });
             c.label(&format!("position {position}"));
             let control = c.control_rows(&[position, 159 - position].map(|p| [5, p, 0, 0, 3, 99]));

@@ -4,7 +4,7 @@ use lily_plan::BufferId;
 
 use super::{Buffers, launch};
 use crate::attention::testing::{decode_builders, prepared, tolerance};
-use crate::conformance::{Case, CaseBuilder, long_shapes, small_shapes};
+use crate::conformance::{Case, CaseBuilder, few, long_shapes, small_shapes};
 use crate::shape::{LaunchContext, ModelShape};
 
 /// All cases of this kernel. The row of the new position and unused blocks are poisoned by the check
@@ -12,7 +12,7 @@ use crate::shape::{LaunchContext, ModelShape};
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        for splits in [1, 3, 4] {
+        for splits in few([1, 3, 4]) {
             for (c, control) in decode_builders(&shape) {
                 cases.push(case(c, &shape, control, splits));
             }

@@ -291,7 +291,8 @@ mod tests {
 
     #[test]
     fn silu_is_as_accurate_as_the_scalar_formula() {
-        let x: Vec<f32> = (-4000..4000).map(|i| i as f32 * 0.0213).collect();
+        let step = if cfg!(miri) { 97 } else { 1 };
+        let x: Vec<f32> = (-4000..4000).step_by(step).map(|i| i as f32 * 0.0213).collect();
         let mut y = x.clone();
         silu(&mut y);
         for (x, y) in x.into_iter().zip(y) {
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn delta_rows_agrees_with_the_portable_form_in_place_or_not() {
-        for k_dim in [5, 8, 96, 128, 131] {
+        for k_dim in crate::conformance::few([11, 5, 8, 96, 128, 131]) {
             let value = |i: usize| ((i * 7919 + k_dim) % 1013) as f32 / 1013.0 - 0.5;
             let state: Vec<f32> = (0..7 * k_dim).map(value).collect();
             let q: Vec<f32> = (0..k_dim).map(|i| value(i + 31)).collect();

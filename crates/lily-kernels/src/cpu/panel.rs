@@ -207,7 +207,9 @@ mod tests {
     #[test]
     fn products_of_every_edge_agree_with_the_portable_form() {
         let value = |i: usize| ((i * 7919) % 1013) as f32 / 1013.0 - 0.5;
-        for (m, k, n) in [(1, 1, 1), (5, 3, 7), (6, 9, 16), (13, 64, 41), (7, 0, 8), (0, 4, 8)] {
+        let all = [(1, 1, 1), (5, 3, 7), (7, 0, 8), (0, 4, 8), (6, 9, 16), (13, 64, 41)];
+        // The long ones are for vectors, which Miri does not have.
+        for &(m, k, n) in if cfg!(miri) { &all[..4] } else { &all[..] } {
             let a: Vec<f32> = (0..(m + 1) * (k + 2)).map(value).collect();
             let b: Vec<f32> = (0..k * (n + 1)).map(|i| value(i + 11)).collect();
             let c: Vec<f32> = (0..m * (n + 3)).map(|i| value(i + 5)).collect();

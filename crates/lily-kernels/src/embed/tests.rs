@@ -3,7 +3,9 @@
 use lily_plan::{RowFormat, Step};
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, prefill_steps, small_shapes};
+use crate::conformance::{
+    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, small_shapes,
+};
 use crate::residual::ResidualBuffers;
 use crate::shape::ModelShape;
 
@@ -12,7 +14,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in decode_steps().into_iter().chain(prefill_steps()) {
-            for format in [RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16] {
+            for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
                 cases.push(case(&shape, step, format));
             }
         }

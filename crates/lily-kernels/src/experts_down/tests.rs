@@ -3,7 +3,7 @@
 use lily_plan::{RowFormat, Step};
 
 use super::{Buffers, FusedBuffers, launch, launch_fused};
-use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, decode_steps, few, small_shapes};
 use crate::routing::testing::{Pattern, control, ids, residual, route};
 use crate::shape::ModelShape;
 
@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in decode_steps() {
-            for format in [RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16] {
+            for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
                 cases.push(case(&shape, step, format, false));
                 cases.push(case(&shape, step, format, true));
             }

@@ -3,7 +3,7 @@
 use lily_plan::Step;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, few, small_shapes};
 use crate::gdn::tests::{chunk_sums, unit_heads};
 use crate::shape::{CHUNK, ModelShape};
 
@@ -11,10 +11,13 @@ use crate::shape::{CHUNK, ModelShape};
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        for tokens in [33, 65, 133] {
-            for count in [1, tokens] {
+        for tokens in few([33, 65, 133]) {
+            for count in few([3, 1, tokens]) {
                 cases.push(case(&shape, tokens, [7, 61, count as i32, 0, 0, 99], 0.1));
             }
+        }
+        if cfg!(miri) {
+            continue;
         }
         cases.push(case(&shape, 64, [7, 61, 64, 0, 0, 99], 0.1));
         cases.push(case(&shape, 65, [7, 0, 65, 0, 0, 99], 0.1));

@@ -3,7 +3,7 @@
 use lily_plan::Step;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, few, small_shapes};
 use crate::gdn::tests::{decays, strengths, unit_heads};
 use crate::shape::ModelShape;
 
@@ -12,10 +12,13 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         // The session can take 2 steps back: chunks of up to 2 tokens store every state.
-        for tokens in [1, 2, 3, 7, 31] {
+        for tokens in few([2, 1, 3, 7, 31]) {
             let n = tokens as i32;
             cases.push(case(&shape, tokens, [5, 61, n, 0, 0, 9], 1.0));
             cases.push(case(&shape, tokens, [5, 0, n, 0, 0, 9], 1.0));
+        }
+        if cfg!(miri) {
+            continue;
         }
         // New and old state in one slot: 6 tokens, 3 slots. Then no token, and a halted sequence.
         cases.push(case(&shape, 7, [5, 61, 6, 0, 0, 9], 1.0));

@@ -9,10 +9,11 @@ const TENSOR_SYSTEM: (u32, u32) = (26, 2);
 impl Products {
     /// The form for a Metal device, decided when a model is loaded.
     ///
-    /// `system` is the version of macOS, major and minor; `has_tensors` whether the GPU's family has tensor operations.
-    /// Neither is believed alone: `self_test` compiles and runs small products with tensor operations and says
-    /// whether every element is right, as [`check_products`](super::check_products) does. It is asked last, and not on a system that cannot be trusted with
-    /// the answer, because one small product that is right proves little there.
+    /// `system` is the version of macOS, major and minor; `has_tensors` whether the GPU's family has tensor
+    /// operations. Neither is believed alone: `self_test` compiles and runs small products with tensor operations
+    /// and says whether every element is right, as [`check_products`](super::check_products) does. It is asked
+    /// last, and not on a system that cannot be trusted with the answer, because one small product that is right
+    /// proves little there.
     pub fn on_metal(
         system: (u32, u32),
         has_tensors: bool,

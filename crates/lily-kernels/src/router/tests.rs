@@ -3,7 +3,7 @@
 use lily_plan::RowFormat;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, few, small_shapes};
 use crate::routing::testing::{control, steps};
 
 /// All cases of this kernel. The tolerance is that of f32 for every device with f32 activations:
@@ -12,7 +12,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
         for step in steps() {
-            for format in [RowFormat::Q8, RowFormat::Q4, RowFormat::Bf16] {
+            for format in few([RowFormat::Q8, RowFormat::Q4, RowFormat::Bf16]) {
                 let mut c = CaseBuilder::new(&shape, step);
                 let (m, hidden, logits) = (c.rows(), shape.hidden, shape.experts + 1);
                 let (control, _) = control(&mut c, step);

@@ -137,6 +137,7 @@ fn the_fused_choice_reads_logits_instead_of_ids_and_weights() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "millions of plain integer operations")]
 fn a_long_chunk_moves_every_expert_once() {
     let expected = [
         ("router", 17_602_720, 2_105_344),

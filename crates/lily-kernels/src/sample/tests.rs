@@ -86,6 +86,8 @@ pub fn cases() -> Vec<Case> {
 fn case(step: Step, setup: Setup) -> Case {
     let shape = shape();
     let mut c = CaseBuilder::new(&shape, step);
+    // The positions above are around its end; nothing here is as long.
+    c.session.capacity = 160;
     c.label(setup.label);
     let (batch, groups, ring) = (c.session.batch, shape.head_tiles(), c.session.ring);
     let mut stops = setup.stops;
@@ -134,6 +136,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "all cases, built anew for every line")]
     fn sample_advances_the_sequence_and_fills_the_ring() {
         expect("plain", [id(2), 38, 0, 0, 4, 99], &[(3, id(2))]);
         expect("ties go to the lowest id", [id(1), 38, 0, 0, 4, 99], &[(3, id(1))]);
@@ -142,6 +145,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "all cases, built anew for every line")]
     fn sample_halts_on_stop_id_limit_and_capacity() {
         expect("stop id", [id(2), 38, 0, 1, 4, 99], &[(3, id(2))]);
         expect("another stop id", [id(2), 38, 0, 0, 4, 99], &[(3, id(2))]);
@@ -153,6 +157,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "all cases, built anew for every line")]
     fn sample_chooses_nothing_from_non_finite_logits() {
         for label in ["NaN first", "NaN behind the largest", "infinite", "nothing to choose"] {
             expect(label, [5, 37, 0, control::NON_FINITE, 3, 99], &[]);
@@ -161,6 +166,7 @@ mod unit {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "all cases, built anew for every line")]
     fn sample_leaves_halted_sequences_and_empty_chunks_alone() {
         expect("halted", [5, 37, 0, 1, 3, 99], &[]);
         expect("halted over NaN", [5, 37, 0, 2, 3, 99], &[]);

@@ -1,6 +1,7 @@
 //! The weight files of a folder: found, mapped, and checked against their index.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -45,11 +46,11 @@ impl WeightFiles {
     /// Maps `model.safetensors`, or the shards of `model.safetensors.index.json`.
     pub(crate) fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let index = folder.join(INDEX);
-        if index.is_file() {
+        if is_there(&index)? {
             return Self::open_shards(folder, index);
         }
         let single = folder.join(SINGLE);
-        if !single.is_file() {
+        if !is_there(&single)? {
             return Err(CheckpointError::NoWeights(folder.into()));
         }
         let mut found = Self {
@@ -132,6 +133,21 @@ impl WeightFiles {
     }
 }
 
+/// Whether a file is there. What has its name and is no file is not taken for absent, nor is a link that
+/// leads nowhere: the weights would be looked for elsewhere.
+fn is_there(file: &Path) -> Result<bool, CheckpointError> {
+    let unreadable = |source| CheckpointError::Unreadable { file: file.into(), source };
+    match std::fs::symlink_metadata(file) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(unreadable(error)),
+    }
+    if std::fs::metadata(file).map_err(unreadable)?.is_file() {
+        return Ok(true);
+    }
+    Err(unreadable(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")))
+}
+
 /// The `weight_map` of an index: tensor name to file name.
 fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
     let refuse = |reason: String| CheckpointError::Index { file: file.into(), reason };
@@ -166,4 +182,34 @@ fn other_files(folder: &Path, used: impl Fn(&str) -> bool) -> Result<Vec<String>
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_as_the_weights_and_is_no_file_is_named_and_not_taken_for_absent() {
+        for name in [INDEX, SINGLE] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            let refusal = || WeightFiles::open(folder.path()).unwrap_err().to_string();
+            std::fs::create_dir(&path).unwrap();
+            let wanted = format!("`{}` cannot be read (it is no regular file)", path.display());
+            assert!(refusal().starts_with(&wanted), "{}", refusal());
+            std::fs::remove_dir(&path).unwrap();
+            #[cfg(unix)]
+            {
+                let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+                assert!(made.success());
+                assert!(refusal().starts_with(&wanted), "{}", refusal());
+                std::fs::remove_file(&path).unwrap();
+                std::os::unix::fs::symlink("nowhere", &path).unwrap();
+                let wanted = format!("`{}` cannot be read (No such file", path.display());
+                assert!(refusal().starts_with(&wanted), "{}", refusal());
+                std::fs::remove_file(&path).unwrap();
+            }
+            assert!(refusal().contains("holds neither"), "{}", refusal());
+        }
+    }
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use lily_server::{Secret, Settings, SettingsError, check_model_id};
 
-use super::{ModelArgs, context};
+use super::{ModelArgs, conflict, context};
 
 /// `lily serve`.
 #[derive(Args)]
@@ -78,4 +79,28 @@ fn seconds(text: &str) -> Result<Duration, String> {
         text.parse::<f64>().ok().filter(|seconds| (0.001..=31_536_000.0).contains(seconds));
     let seconds = seconds.ok_or("expected seconds from 0.001 to 31536000, such as 600")?;
     Ok(Duration::from_secs_f64(seconds))
+}
+
+impl ServeArgs {
+    /// Checks what has a meaning or none whatever the model is.
+    ///
+    /// # Errors
+    /// An option has a value without a meaning; the error names the option.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        let hosts = |hosts: &[String]| Settings { hosts: hosts.into(), ..Settings::default() };
+        let api_key = self.api_key.as_deref().map(Secret::new);
+        let origins = self.allow_origin.clone();
+        // Alone each tells which option it is.
+        let checks: [(&str, Result<(), SettingsError>); 5] = [
+            ("--host", hosts(std::slice::from_ref(&self.host)).check()),
+            ("--allow-host", hosts(&self.allow_host).check()),
+            ("--api-key", Settings { api_key, ..Settings::default() }.check()),
+            ("--allow-origin", Settings { origins, ..Settings::default() }.check()),
+            ("--model-name", self.model_name.as_deref().map_or(Ok(()), check_model_id)),
+        ];
+        for (option, result) in checks {
+            result.map_err(|error| conflict("serve", &format!("{option}: {error}")))?;
+        }
+        Ok(())
+    }
 }

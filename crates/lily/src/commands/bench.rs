@@ -45,6 +45,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
+    // Before the device starts threads, which would not hold back signals.
+    let source = match &args.preset {
+        Some(preset) => Err(preset),
+        None => Ok(Source::find(&args.model)?),
+    };
     let mut opened = device::open(&args.model)?;
     let read_bandwidth = opened.device.read_bandwidth()?;
     let chunk = args.model.chunk.unwrap_or(opened.chunk);
@@ -59,17 +64,16 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         steps_ahead: opened.steps_ahead,
         ..EngineOptions::default()
     };
-    let (mut engine, model) = match &args.preset {
-        Some(preset) => {
+    let (mut engine, model) = match source {
+        Err(preset) => {
             let shape = preset_shape(preset)?;
             let weights = synth::random_weights(&shape, 0);
             let engine = Engine::new(opened.device, shape, weights, options)?;
             (engine, format!("{preset}, random weights"))
         }
-        None => {
-            let source = Source::find(&args.model)?;
-            let name = source.name.clone();
-            (source.load_on(opened, options)?.engine, name)
+        Ok(held) => {
+            let name = held.source.name.clone();
+            (held.load_on(opened, options)?.engine, name)
         }
     };
     let sampled = args.sampled;

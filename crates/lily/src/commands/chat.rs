@@ -36,7 +36,8 @@ Ctrl-C stops an answer; Up brings back what was sent before.";
 
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<ExitCode> {
-    let source = Source::find(&args.model)?;
+    let held = Source::find(&args.model)?;
+    let source = &held.source;
     let encoder = PromptEncoder::open(&source.folder).context(
         "a chat needs a tokenizer and a chat template; `lily run --tokens` does without",
     )?;
@@ -53,7 +54,7 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         );
     }
     let (name, builtin) = (source.name.clone(), source.is_builtin());
-    let loaded = source.load(&args.model, context, false)?;
+    let loaded = held.load(&args.model, context, false)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let options = DialogueOptions {
         system: args.answer.system.clone(),

@@ -24,16 +24,16 @@ const LONG_ANSWER: usize = 1024;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let source = Source::find(&args.model)?;
-    let Some((tokenizer, prompt)) = prompt(args, &source)? else {
-        return run_ids::run(args, source);
+    let held = Source::find(&args.model)?;
+    let Some((tokenizer, prompt)) = prompt(args, &held.source)? else {
+        return run_ids::run(args, held);
     };
-    let long = args.prompt.is_some() && !source.is_builtin();
+    let long = args.prompt.is_some() && !held.source.is_builtin();
     let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let context = context(args, prompt.ids.len(), max_tokens);
-    let mut loaded = source.load(&args.model, context, false)?;
+    let mut loaded = held.load(&args.model, context, false)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let request = CompletionRequest {

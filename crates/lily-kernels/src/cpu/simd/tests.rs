@@ -25,12 +25,15 @@ fn tolerance(n: usize) -> f64 {
     1e-7 * (n as f64 + 1.0)
 }
 
-const LENGTHS: [usize; 12] = [0, 1, 7, 8, 9, 31, 32, 33, 40, 71, 256, 1003];
+const LENGTHS: &[usize] = match cfg!(miri) {
+    true => &[0, 1, 8, 9, 33],
+    false => &[0, 1, 7, 8, 9, 31, 32, 33, 40, 71, 256, 1003],
+};
 
 #[test]
 fn dot_products_agree_with_f64_at_every_level_and_length() {
     for simd in Simd::available() {
-        for n in LENGTHS {
+        for &n in LENGTHS {
             let (a, b) = (values(n, 1), values(n, 2));
             let short = round(&b);
             let want: f64 = a.iter().zip(&b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
@@ -47,7 +50,7 @@ fn dot_products_agree_with_f64_at_every_level_and_length() {
 #[test]
 fn axpy_and_scale_agree_with_f64_and_touch_nothing_past_the_end() {
     for simd in Simd::available() {
-        for n in LENGTHS {
+        for &n in LENGTHS {
             let (x, y) = (values(n, 3), values(n + 1, 4));
             let short = round(&x);
             let (mut plain, mut wide, mut scaled) = (y.clone(), y.clone(), y.clone());

@@ -245,6 +245,7 @@ impl fmt::Display for Launches {
 #[cfg(test)]
 mod tests {
     use lily_cpu::Numerics;
+    use lily_kernels::gpu::{MatrixFormat, Target};
 
     use super::*;
     use crate::device;
@@ -258,6 +259,21 @@ mod tests {
             assert_eq!(plans.each_ref().map(|plan| plan.launches().len()), [3, 6]);
             assert_eq!(plans.each_ref().map(|plan| plan.stages()), stages);
             tiny.launch_us(&mut device, 3, outputs).unwrap();
+        }
+    }
+
+    #[test]
+    fn gpus_have_a_function_for_every_size() {
+        let mut device = device::cpu(Numerics::Int8, 1);
+        for q_heads in &HEADS[..4] {
+            let product = Product { hidden: 2048, q_heads: *q_heads, head_dim: 64 };
+            let [plan, _] = product.plans(&mut device, 1, Outputs::Shared).unwrap();
+            let launch = &plan.launches()[0];
+            let format = |b: &lily_plan::Binding| (b.role == "weight").then_some(MatrixFormat::Q4);
+            let formats: Vec<_> = launch.bindings.iter().map(format).collect();
+            for target in [Target::APPLE, Target::NVIDIA] {
+                target.entry(launch, 0, &formats).unwrap();
+            }
         }
     }
 
