@@ -105,6 +105,8 @@ pub struct Replay {
     bound: Vec<Option<Place>>,
     random: u64,
     self_test: SelfTest,
+    /// Dispatches of the command buffer that ended last: the clock of this host.
+    ticks: usize,
 }
 
 impl Replay {
@@ -122,6 +124,7 @@ impl Replay {
             bound: Vec::new(),
             random: options.shuffle.unwrap_or_default(),
             self_test: SelfTest::NotRun,
+            ticks: 0,
         };
         (host, remote)
     }
@@ -179,6 +182,7 @@ impl Replay {
                 }
             }
         }
+        self.ticks = buffer.segments.iter().map(Vec::len).sum();
         if std::mem::take(&mut self.remote.shared().lost) {
             return Err(failure("the command buffer is lost".into()));
         }
@@ -296,6 +300,11 @@ impl Host for Replay {
             self.finish(buffer)?;
         }
         Ok(())
+    }
+
+    /// A second for each dispatch.
+    fn last_seconds(&self) -> Option<f64> {
+        Some(self.ticks as f64)
     }
 
     fn rebuild(&mut self) -> Result<(), HostError> {

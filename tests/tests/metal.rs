@@ -238,6 +238,27 @@ fn the_checker_finds_what_is_wrong() {
         .expect("the facts are there");
 }
 
+/// The host's clock gives a second for each dispatch.
+#[test]
+fn a_profile_has_every_launch_under_its_kernel() {
+    let golden = Golden::open("generic");
+    let rig = Rig::new(&golden, Precision::BF16, 1, 16);
+    let (host, _) = Replay::new(ReplayOptions::default());
+    let mut device = MetalDevice::new(host, MetalOptions::default());
+    device.allocate(&rig.buffers.table, rig.weights().clone()).expect("the buffers fit");
+    // Halted: memory holds anything else.
+    lily_plan::write_i32(&mut device, rig.buffers.control, 0, &[1; control::WORDS])
+        .expect("in bounds");
+    let plan = rig.decode(0, Choice::Device, Fusions::default());
+    let id = device.compile(&plan).expect("it compiles");
+    let times = device.profile(id, 3).expect("it runs");
+    for time in &times {
+        let own = plan.launches().iter().filter(|l| l.kernel == time.kernel).count();
+        assert_eq!((time.launches, time.seconds), (own, own as f64), "{}", time.kernel);
+    }
+    assert_eq!(times.iter().map(|t| t.launches).sum::<usize>(), plan.launches().len());
+}
+
 /// A device that starts over keeps its memory, so other sequences go on where they were.
 #[test]
 fn a_failed_launch_fails_its_request_alone_and_is_named() {

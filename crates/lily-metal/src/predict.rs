@@ -32,7 +32,7 @@ const READS_BANDWIDTH_GB_S: f64 = 614.0;
 
 /// Arithmetic of a core in products by `simdgroup_matrix` and all other kernels, in TFLOP/s: 60 % of the
 /// 2.6 TFLOP/s that Apple publishes for the 8 cores of an M1.
-const SIMDGROUP_TFLOPS: f64 = 0.6 * 2.6 / 8.0;
+pub(crate) const SIMDGROUP_TFLOPS: f64 = 0.6 * 2.6 / 8.0;
 /// Arithmetic of a core in products by tensor operations, in TFLOP/s: what a published 5,750 tok/s of
 /// prefill at 4.87 GFLOP a token take of the 40 cores of an M5 Max, at the least.
 const TENSOR_TFLOPS: f64 = 0.7;

@@ -1,5 +1,8 @@
 //! What a device allows.
 
+use crate::chip::Gpu;
+use crate::predict::SIMDGROUP_TFLOPS;
+
 /// Limits of a device, and how fast it surely is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
@@ -55,9 +58,37 @@ pub struct Pace {
     pub bytes: f64,
 }
 
+impl Pace {
+    /// Half of what a GPU is predicted to do with `simdgroup_matrix`, and half of its published bandwidth: a bound must
+    /// hold on a warm machine whose screen is drawn meanwhile.
+    pub fn of(gpu: &Gpu) -> Self {
+        Self {
+            flops: 0.5 * SIMDGROUP_TFLOPS * 1e12 * f64::from(gpu.cores),
+            bytes: 0.5 * gpu.bandwidth_gb_s * 1e9,
+        }
+    }
+}
+
 impl Default for Pace {
-    /// A fraction of the slowest chip's, an M1 with 7 cores: 2.3 TFLOP/s and 68 GB/s on paper.
+    /// Below half of the slowest chip's, an M1 with 7 cores.
     fn default() -> Self {
         Self { flops: 0.5e12, bytes: 30e9 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chip::CHIPS;
+
+    #[test]
+    fn no_chip_of_the_table_is_slower_than_the_default() {
+        let slowest = Pace::default();
+        for chip in CHIPS {
+            for variant in chip.variants {
+                let pace = Pace::of(&chip.gpu(variant));
+                assert!(pace.flops >= slowest.flops && pace.bytes >= slowest.bytes, "{pace:?}");
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! macOS ends a command buffer that holds the GPU for too long, and with it the request. So the time of one
 //! command buffer is bounded, whatever the context: a plan that may take longer is cut at stage borders.
-//! The estimate is for the slowest chip and the longest context; one plan has the same cuts for every token.
+//! The estimate is for the device's [`Pace`] and the longest context; one plan has the same cuts for every token.
 
 use lily_plan::{BufferKind, Launch, Live, Plan, Region, Step, control};
 

@@ -26,7 +26,7 @@ use crate::arena::Place;
 use crate::budget::DeviceMemory;
 use crate::chip::{Gpu as ChipGpu, GpuFamily, Policy, ProductsChoice, SelfTest, choose_products};
 use crate::encoder::check::PipelineInfo;
-use crate::encoder::{Command, Limits};
+use crate::encoder::{Command, Limits, Pace};
 use crate::idle::KEEP;
 use crate::machine::{Failure, Host, HostError, Wanted};
 use compiler::Compiler;
@@ -109,9 +109,13 @@ impl AppleHost {
 
     /// What lily chooses for this GPU.
     pub fn policy(&self) -> Policy {
+        Policy::new(&self.chip(), self.products().products)
+    }
+
+    /// The chip with the fewest cores that it has; Metal does not say how many there are.
+    fn chip(&self) -> ChipGpu {
         let family = self.system.generation.unwrap_or(GpuFamily::Apple7);
-        let gpu = ChipGpu::of_device(&self.system.name, family, None);
-        Policy::new(&gpu, self.products().products)
+        ChipGpu::of_device(&self.system.name, family, None)
     }
 
     /// Time spent on compiling so far.
@@ -132,6 +136,7 @@ impl Host for AppleHost {
             allocation_bytes: self.gpu.maxBufferLength() as u64,
             threads: most.threads.min(u32::try_from(threads).unwrap_or(u32::MAX)),
             threadgroup_bytes: self.gpu.maxThreadgroupMemoryLength() as u64,
+            pace: Pace::of(&self.chip()),
             ..most
         }
     }
