@@ -7,7 +7,8 @@
 use lily_server::testing::{chat_request, text_request};
 
 libfuzzer_sys::fuzz_target!(|body: &[u8]| {
-    let answers = [false, true].map(|lenient| [chat_request(body, lenient), text_request(body, lenient)]);
+    let answers =
+        [false, true].map(|lenient| [chat_request(body, lenient), text_request(body, lenient)]);
     for refused in answers.into_iter().flatten() {
         let Err(refused) = refused else { continue };
         let error = &refused["error"];
