@@ -5,7 +5,7 @@ mod common;
 use std::time::Instant;
 
 use common::gate::{ERROR, ERROR_ONCE, Gated, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch};
-use common::{CONTEXT, Served, TIMEOUT, ask, endless, no_end, serve_device, serve_sessions};
+use common::{CONTEXT, Served, TIMEOUT, ask, endless, serve_device, serve_sessions};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -30,8 +30,7 @@ fn wait_for_status(server: &Served, status: &str) -> Value {
 fn a_fault_ends_one_request_and_the_next_one_works() {
     let switch = Switch::default();
     let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
-    // The bias has the host choose, from logits that it reads.
-    let body = ask(json!({ "seed": 4, "max_tokens": 8, "logit_bias": no_end() }));
+    let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
     let sound = server.chat(&body)["choices"].clone();
     for kind in [ERROR, PANIC, NOT_A_NUMBER] {
         switch.set(kind);
@@ -63,8 +62,7 @@ fn a_fault_ends_one_request_and_the_next_one_works() {
 fn a_device_that_stays_broken_is_said_and_tried_again_by_the_next_request() {
     let switch = Switch::default();
     let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
-    // The bias has the host choose, from logits that it reads.
-    let body = ask(json!({ "seed": 4, "max_tokens": 8, "logit_bias": no_end() }));
+    let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
     let sound = server.chat(&body)["choices"].clone();
     for kind in [ERROR, PANIC] {
         switch.set(kind);

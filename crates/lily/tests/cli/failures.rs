@@ -50,7 +50,7 @@ fn wrong_usage_exits_with_2() {
 fn metal_needs_a_mac() {
     let model = golden("mixed");
     let run = ["run", "-m", &model, "--tokens", "1"];
-    for command in [&run[..], &["doctor"], &["bench", "--lengths", "8"]] {
+    for command in [&run[..], &["doctor"], &["bench", "--preset", "tiny"]] {
         let outcome = lily(&[command, &["--device", "metal"]].concat());
         outcome.assert_fails("--device metal needs a Mac with macOS 15 or later; use --device cpu");
     }

@@ -287,7 +287,7 @@ fn a_bench_gives_figures_and_a_chart() {
     ]);
     assert_eq!(outcome.stdout.lines().count(), 3, "{outcome:?}");
     let object: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-    assert_eq!(fields(&object), ["device", "model", "read_bandwidth", "rows"]);
+    assert_eq!(fields(&object), ["device", "model", "read_bandwidth", "rows", "sampled"]);
     let lengths: Vec<&Value> =
         object["rows"].as_array().unwrap().iter().map(|row| &row["length"]).collect();
     assert_eq!(lengths, [8, 20]);
