@@ -5,7 +5,9 @@ mod common;
 use std::time::Instant;
 
 use common::gate::{ERROR, ERROR_ONCE, Gated, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch};
-use common::{CONTEXT, Served, TIMEOUT, ask, endless, serve_device, serve_sessions};
+use common::{
+    CONTEXT, Served, THOUGHT_END, TIMEOUT, ask, endless, going_on, serve_device, serve_sessions,
+};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -30,7 +32,9 @@ fn wait_for_status(server: &Served, status: &str) -> Value {
 fn a_fault_ends_one_request_and_the_next_one_works() {
     let switch = Switch::default();
     let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
-    let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
+    // The bias has the host choose, from logits that it reads.
+    let bias = going_on(json!({ THOUGHT_END: -100 }));
+    let body = ask(json!({ "seed": 4, "max_tokens": 8, "logit_bias": bias }));
     let sound = server.chat(&body)["choices"].clone();
     for kind in [ERROR, PANIC, NOT_A_NUMBER] {
         switch.set(kind);
@@ -62,7 +66,9 @@ fn a_fault_ends_one_request_and_the_next_one_works() {
 fn a_device_that_stays_broken_is_said_and_tried_again_by_the_next_request() {
     let switch = Switch::default();
     let server = serve_device(Gated::new(&switch), CONTEXT, Settings::default());
-    let body = ask(json!({ "seed": 4, "max_tokens": 8 }));
+    // The bias has the host choose, from logits that it reads.
+    let bias = going_on(json!({ THOUGHT_END: -100 }));
+    let body = ask(json!({ "seed": 4, "max_tokens": 8, "logit_bias": bias }));
     let sound = server.chat(&body)["choices"].clone();
     for kind in [ERROR, PANIC] {
         switch.set(kind);
