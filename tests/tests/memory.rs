@@ -58,8 +58,8 @@ fn the_full_size_model_takes_what_its_dimensions_say() {
     let decode = 16 * 128 * (256 + 2) * 4 + 2 * 9 * 512 + 4 * 32 * 8;
     // Logits, and a candidate for each 32 of them.
     let head = 4 * 248_320 + 2 * 4 * 7_760;
-    // Control row, stop list, output ring, prompt.
-    let control = 4 * (8 + 8 + 64 + 512);
+    // Control row, stop list, how to draw, output ring, prompt.
+    let control = 4 * (8 + 8 + 8 + 64 + 512);
     assert_eq!(plan.scratch, rows + work + decode + head + control);
 }
 
