@@ -13,7 +13,6 @@ pub(crate) mod gemv;
 mod listing;
 pub mod matrix;
 pub mod prelude;
-mod products;
 mod self_test;
 mod source;
 mod structs;

@@ -298,7 +298,6 @@ impl Checker<'_> {
                 self.counts.fetches += 1;
                 3
             }
-            Work::SelfTest => return Err("a self-test among the plans".into()),
         };
         let places = self.bound.iter().take(arguments).copied().collect::<Option<Vec<_>>>();
         let touch = Touch { work, places: places.ok_or("an argument is not bound")? };
@@ -374,7 +373,7 @@ impl Checker<'_> {
     fn plan_launch(&self, work: Work) -> Option<&Launch> {
         match work {
             Work::Launch { plan, launch } => self.facts.plans[plan].plan.launches().get(launch),
-            Work::Fetch | Work::SelfTest => None,
+            Work::Fetch => None,
         }
     }
 

@@ -18,8 +18,6 @@ pub enum Work {
     },
     /// A copy of a few bytes into a slot that the host reads.
     Fetch,
-    /// A product by tensor operations whose numbers are known.
-    SelfTest,
 }
 
 /// One call. A Metal host forwards each to one method; it decides nothing.

@@ -64,7 +64,7 @@ pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) 
 
 /// A body of launches that each wait for the one before it.
 pub fn record_chain(launches: &[(Prepared, Work)]) -> Body {
-    let first = launches.first().map_or(Work::SelfTest, |(_, work)| *work);
+    let first = launches.first().map_or(Work::Fetch, |(_, work)| *work);
     let mut body = Body { first, commands: Vec::new(), end: Bound::default() };
     for (prepared, work) in launches {
         if !body.commands.is_empty() {

@@ -146,7 +146,8 @@ fn a_turn_is_longer_where_the_engine_runs_ahead() {
     assert!(floor.admit());
     floor.round();
     floor.round();
-    (news(&mut a), news(&mut b));
+    news(&mut a);
+    news(&mut b);
     for _ in 0..5 {
         floor.round();
         let turn = 2 * TURN_PER_STEP_AHEAD;
