@@ -40,6 +40,7 @@ fn description(app: &App) -> Value {
             "enable_thinking",
             "reasoning_effort",
             "reasoning.effort",
+            "reasoning.enabled",
             "thinking.type",
             "chat_template_kwargs.enable_thinking",
         ],

@@ -1,5 +1,5 @@
-//! Conversations as agents send them. Each test is named by the number of its report in the
-//! project's collection.
+//! Conversations as agents send them, each as users of other servers reported it. The numbers tell the
+//! reports apart.
 
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]

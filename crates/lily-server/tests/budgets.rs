@@ -1,4 +1,4 @@
-//! Bounds on thoughts. Each test is named by the number of its report in the project's collection.
+//! Bounds on thoughts. The numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]

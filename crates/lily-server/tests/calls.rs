@@ -1,5 +1,5 @@
-//! Tool calls in replies, streamed and whole. Each test is named by the number of its report in the
-//! project's collection.
+//! Tool calls in replies, streamed and whole. The numbers tell the reports of users of other
+//! servers apart.
 
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,4 @@
-//! Probabilities of tokens. Each test is named by the number of its report in the project's
-//! collection.
+//! Probabilities of tokens. The numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! What users reported of servers like this one. Each test is named by the number of its report in
-//! the project's collection, and states what must hold instead.
+//! What users reported of servers like this one, and what must hold instead. The numbers tell the
+//! reports apart.
 
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]

@@ -100,10 +100,10 @@ pub struct ModelArgs {
     /// Device that runs the model.
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// Compute with f32 activations and an f32 KV cache.
+    /// Compute with f32 activations and an f32 KV cache (CPU only).
     #[arg(long)]
     pub exact: bool,
-    /// Threads; 0 takes the machine's.
+    /// Threads of the CPU; 0 takes the machine's.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
     /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
@@ -118,7 +118,7 @@ pub enum DeviceChoice {
     Auto,
     /// The processor.
     Cpu,
-    /// An NVIDIA GPU.
+    /// An NVIDIA GPU; `auto` does not take it.
     Cuda,
     /// The GPU of a Mac.
     Metal,

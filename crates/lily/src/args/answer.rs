@@ -73,7 +73,7 @@ pub struct ChatArgs {
     /// Positions of the context; without it 8192, or less if the model was made for less.
     #[arg(long, value_name = "TOKENS", value_parser = context())]
     pub ctx: Option<usize>,
-    /// Leave earlier thoughts in the conversation: the model reads only what is new in each turn.
+    /// Leave earlier thoughts in the conversation: usually the model then reads only what is new in each turn.
     #[arg(long)]
     pub preserve_thinking: bool,
     /// What is said before, how it is shown and where it ends.
