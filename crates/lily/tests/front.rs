@@ -398,6 +398,10 @@ fn a_signal_while_the_built_in_model_is_made_leaves_no_folder() {
     let bench = ["bench", "--lengths", "8", "--decode", "1"];
     for args in [&["run", "Hello"][..], &["chat"], &["serve", "--port", "0"], &bench] {
         for signal in ["INT", "TERM", "HUP"] {
+            // Started by nohup, programs ignore it, and a server rightly goes on.
+            if signal == "HUP" && args[0] == "serve" {
+                continue;
+            }
             let place = tempfile::tempdir().unwrap();
             let entries = || std::fs::read_dir(place.path()).unwrap().count();
             let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
