@@ -238,7 +238,7 @@ fn the_model_list_tells_an_agent_what_it_needs() {
     assert_eq!((&model["vision"], &model["tools"]), (&json!(false), &json!(true)));
     assert_eq!(model["tool_format"], "qwen-xml");
     let switches = model["thinking"]["switches"].as_array().unwrap();
-    assert_eq!(switches.len(), 5);
+    assert_eq!(switches.len(), 6);
     for switch in switches {
         // Each is a field that a request may have.
         let (field, rest) =
@@ -246,6 +246,7 @@ fn the_model_list_tells_an_agent_what_it_needs() {
         let value = match (field, rest) {
             (_, "enable_thinking") => json!({ "enable_thinking": false }),
             (_, "effort") => json!({ "effort": "none" }),
+            (_, "enabled") => json!({ "enabled": false }),
             (_, "type") => json!({ "type": "disabled" }),
             ("reasoning_effort", _) => json!("none"),
             _ => json!(false),
