@@ -3,6 +3,7 @@
 pub mod gpu;
 pub mod layers;
 pub mod pair;
+pub mod plan_model;
 pub mod replay;
 pub mod rig;
 pub mod spoil;

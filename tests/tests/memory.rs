@@ -4,11 +4,11 @@
 
 use lily_cpu::Numerics;
 use lily_kernels::{ModelShape, SessionShape};
+use lily_model::Checkpoint;
 use lily_model::engine::{EngineError, EngineOptions, MemoryPlan, largest_context};
 use lily_model::plan::{model_shape, splits};
-use lily_model::synth::{self, preset};
-use lily_model::{Checkpoint, Config};
 use lily_plan::{MemoryBudget, Precision};
+use lily_tests::plan_model::full_size_config;
 use lily_tests::{GOLDEN, Golden, cpu, load};
 
 fn session(capacity: usize, chunk: usize, batch: usize, run_ahead: usize) -> SessionShape {
@@ -25,9 +25,7 @@ fn session(capacity: usize, chunk: usize, batch: usize, run_ahead: usize) -> Ses
 }
 
 fn full_size() -> ModelShape {
-    let preset = preset("qwen3.6-35b-a3b").unwrap();
-    let text = synth::plan(&preset, 0).unwrap().config().to_string();
-    model_shape(&Config::from_json(&text, "preset").unwrap())
+    model_shape(&full_size_config())
 }
 
 #[test]

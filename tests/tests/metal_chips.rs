@@ -3,87 +3,56 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use lily_kernels::gpu::{MatrixFormat, Products, Source, Target, add_entries};
-use lily_kernels::{ModelShape, SessionShape, table};
+use lily_kernels::gpu::{Products, Source, Target, add_entries};
+use lily_kernels::{SessionShape, table};
 use lily_metal::budget::{Budget, DeviceMemory};
 use lily_metal::chip::{CHIPS, Footprint, Gpu, GpuFamily, OsVersion, Policy, SelfTest};
 use lily_metal::chip::{THREADGROUP_BYTES, Variant, choose_products};
 use lily_metal::predict::{Bound, Prediction, predict};
 use lily_model::Config;
 use lily_model::engine::{MemoryPlan, largest_context};
-use lily_model::plan::{
-    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, config_matrix_bytes,
-    config_matrix_formats, declare, model_shape, splits,
-};
-use lily_model::synth::{self, preset};
+use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd, splits};
 use lily_msl_test::{Build, CompileError, compile};
-use lily_plan::{BufferKind, Fusions, Live, Plan, PlanTable, Precision, control};
+use lily_plan::{BufferKind, Fusions, Live, Plan, PlanTable, control};
+use lily_tests::plan_model::PlanModel;
 use lily_tests::rig::all_fusions;
 use lily_tests::{GOLDEN, Golden};
 
 /// The newest system that the chip table knows of.
 const SYSTEM: OsVersion = OsVersion { major: 26, minor: 4 };
 
-/// A model as plans see it.
-struct Model {
-    shape: ModelShape,
-    bytes: MatrixBytes,
-    formats: HashMap<String, MatrixFormat>,
-    context: usize,
-}
+/// A model with its plans.
+struct Model(PlanModel);
 
 impl Model {
-    fn new(config: &Config) -> Self {
-        Self {
-            shape: model_shape(config),
-            bytes: config_matrix_bytes(config),
-            formats: config_matrix_formats(config),
-            context: config.max_position_embeddings,
-        }
-    }
-
     fn full_size() -> Self {
-        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
-        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
-        Self::new(&Config::from_json(&text, "preset").expect("the preset is supported"))
+        Self(PlanModel::full_size())
     }
 
     fn golden(name: &str) -> Self {
-        Self::new(&Config::read(&Golden::open(name).folder).expect("the golden configuration"))
-    }
-
-    fn session(&self, batch: usize, tokens: usize, capacity: usize) -> SessionShape {
-        SessionShape {
-            batch,
-            tokens: tokens.min(capacity),
-            capacity,
-            run_ahead: 1,
-            splits: splits(capacity),
-            ring: 64,
-            logit_rows: batch,
-            precision: Precision::BF16,
-        }
+        let config = Config::read(&Golden::open(name).folder).expect("the golden configuration");
+        Self(PlanModel::new(&config))
     }
 
     fn decode(&self, batch: usize, position: usize, fusions: Fusions) -> Plan {
-        let session = self.session(batch, 1, self.context);
-        let buffers = declare(&self.shape, &session, &self.bytes);
-        let builder = PlanBuilder::new(&self.shape, &session, &buffers, fusions);
+        let session = self.0.session(batch, 1);
+        let buffers = self.0.buffers(&session);
+        let builder = PlanBuilder::new(&self.0.shape, &session, &buffers, fusions);
         let bucket = LengthBucket::new(position + batch, fusions);
         builder.decode(bucket, Choice::Device).expect("a valid plan")
     }
 
     fn prefill(&self, tokens: usize, end: PrefillEnd) -> Plan {
-        let mut session = self.session(1, tokens, self.context);
+        let mut session = self.0.session(1, tokens);
         session.logit_rows = if end == PrefillEnd::AllLogits { tokens } else { 1 };
-        let buffers = declare(&self.shape, &session, &self.bytes);
-        let builder = PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default());
+        let buffers = self.0.buffers(&session);
+        let builder = PlanBuilder::new(&self.0.shape, &session, &buffers, Fusions::default());
         builder.prefill(tokens, 0, end).expect("a valid plan")
     }
 
     fn weight_bytes(&self) -> u64 {
-        let session = self.session(1, 1, self.context);
-        declare(&self.shape, &session, &self.bytes).table.bytes(BufferKind::Weight)
+        let session = self.0.session(1, 1);
+        self.0.buffers(&session).table.bytes(BufferKind::Weight)
     }
 
     /// Every kind of plan.
@@ -91,7 +60,7 @@ impl Model {
         let mut plans = Vec::new();
         for fusions in all_fusions() {
             for (batch, position) in [(1, 100), (1, 2000), (1, 20_000), (2, 2000), (4, 100)] {
-                plans.push(self.decode(batch, position.min(self.context - batch - 1), fusions));
+                plans.push(self.decode(batch, position.min(self.0.context - batch - 1), fusions));
             }
         }
         for &tokens in chunks {
@@ -110,7 +79,8 @@ impl Model {
         (row[control::POSITION], row[control::COUNT]) = (position as i32, count as i32);
         let prompt: Vec<i32> = (0..count as i32).collect();
         let mut table = PlanTable::new(plan, &Live::new(plan.step(), &row, &prompt, None));
-        add_entries(&mut table, plan, &self.formats, target).expect("the target runs every launch");
+        add_entries(&mut table, plan, &self.0.formats, target)
+            .expect("the target runs every launch");
         table
     }
 
@@ -138,7 +108,8 @@ type Variants = BTreeMap<(&'static str, Vec<(&'static str, String)>), (Source, B
 
 fn add_variants(variants: &mut Variants, model: &Model, plan: &Plan, target: Target) {
     for (index, launch) in plan.launches().iter().enumerate() {
-        let format = |b: &lily_plan::Binding| model.formats.get(&plan.buffers().get(b.buffer).name);
+        let format =
+            |b: &lily_plan::Binding| model.0.formats.get(&plan.buffers().get(b.buffer).name);
         let formats: Vec<_> = launch.bindings.iter().map(|b| format(b).copied()).collect();
         let (face, entry) = target.entry(launch, index, &formats).expect("an entry");
         let (_, threads) = variants
@@ -276,9 +247,9 @@ impl Mac {
 /// The largest context of the full-size model within a budget; the model's own limit if that is smaller.
 fn context(model: &Model, budget: &Budget, chunk: usize) -> Option<usize> {
     let memory = budget.of_model(model.weight_bytes()).ok()?;
-    let session = model.session(1, chunk, model.context);
-    let largest = largest_context(&model.shape, &session, memory.limit - memory.weights);
-    Some(largest.min(model.context))
+    let session = model.0.session(1, chunk);
+    let largest = largest_context(&model.0.shape, &session, memory.limit - memory.weights);
+    Some(largest.min(model.0.context))
 }
 
 /// R23.
@@ -335,7 +306,7 @@ fn budget_lines(model: &Model) -> Vec<String> {
             };
             let fits = match fits {
                 None => "does not run".into(),
-                Some(all) if all == model.context => format!("{all}, all of the model's"),
+                Some(all) if all == model.0.context => format!("{all}, all of the model's"),
                 Some(largest) => largest.to_string(),
             };
             lines.push(format!(
@@ -363,7 +334,9 @@ fn the_documented_budgets_are_the_planned_ones() {
 #[test]
 fn the_session_that_a_setting_makes_room_for_is_32k_tokens() {
     let model = Model::full_size();
-    let needed = MemoryPlan::new(&model.shape, &model.session(1, 512, 32_768)).total();
+    let capacity = 32_768;
+    let session = SessionShape { capacity, splits: splits(capacity), ..model.0.session(1, 512) };
+    let needed = MemoryPlan::new(&model.0.shape, &session).total();
     let advised = lily_metal::budget::ADVISED_SESSION;
     assert!((advised * 8 / 10..=advised).contains(&needed), "{needed}");
 }
@@ -465,7 +438,7 @@ fn no_launch_of_the_chosen_chunk_is_predicted_to_hold_the_gpu_for_a_second() {
         let plan = plans
             .entry(policy.chunk)
             .or_insert_with(|| model.prefill(policy.chunk, PrefillEnd::Sample));
-        let position = model.context - policy.chunk;
+        let position = model.0.context - policy.chunk;
         let found = model.predict(plan, position, &gpu, policy.target.products);
         let longest = found.launches.iter().max_by(|a, b| a.us.total_cmp(&b.us));
         let longest = longest.expect("launches");

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use lily_kernels::gpu::{MatrixFormat, Source, Target};
-use lily_kernels::{ModelShape, SessionShape};
 use lily_metal::arena::{Arguments, Layout, Place};
 use lily_metal::chip::{Footprint, MAX_THREADS};
 use lily_metal::encoder::check::{Counts, Facts, PipelineInfo, PlanFacts, check};
@@ -12,58 +11,20 @@ use lily_metal::encoder::{
     Command, DecodeSubmission, Limits, PipelineId, Prepared, SUBMISSION_SECONDS, Stream, cuts,
     longest_launch, record, submission_seconds,
 };
-use lily_model::Config;
-use lily_model::plan::{
-    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
-    config_matrix_bytes, config_matrix_formats, declare, model_shape, splits,
-};
-use lily_model::synth::{self, preset};
-use lily_plan::{Buffer, BufferKind, Fusions, GROUP, Plan, Precision};
+use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd, SessionBuffers};
+use lily_plan::{Buffer, BufferKind, Fusions, GROUP, Plan};
+use lily_tests::plan_model::PlanModel;
 
-const CAPACITY: usize = 262_144;
-
-struct FullSize {
-    shape: ModelShape,
-    bytes: MatrixBytes,
-    formats: HashMap<String, MatrixFormat>,
-}
-
-impl FullSize {
-    fn new() -> Self {
-        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
-        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
-        let config = Config::from_json(&text, "preset").expect("the preset is supported");
-        Self {
-            shape: model_shape(&config),
-            bytes: config_matrix_bytes(&config),
-            formats: config_matrix_formats(&config),
-        }
-    }
-
-    fn session(&self, tokens: usize) -> SessionShape {
-        SessionShape {
-            batch: 1,
-            tokens,
-            capacity: CAPACITY,
-            run_ahead: 1,
-            splits: splits(CAPACITY),
-            ring: 64,
-            logit_rows: 1,
-            precision: Precision::BF16,
-        }
-    }
-
-    /// Bytes of a buffer on the device.
-    fn size(&self, buffer: &Buffer) -> (u64, Option<MatrixFormat>) {
-        let format = self.formats.get(&buffer.name).copied();
-        let Some(format) = format.filter(|_| buffer.kind == BufferKind::Weight) else {
-            return (buffer.bytes(), None);
-        };
-        let k = *buffer.shape.last().expect("a matrix has columns");
-        let pairs = if format == MatrixFormat::Bf16 { 0 } else { k / GROUP * 4 };
-        let rows = buffer.elements() / k;
-        ((rows * (k * format.bits() as usize / 8 + pairs)) as u64, Some(format))
-    }
+/// Bytes of a buffer on the device.
+fn size(model: &PlanModel, buffer: &Buffer) -> (u64, Option<MatrixFormat>) {
+    let format = model.formats.get(&buffer.name).copied();
+    let Some(format) = format.filter(|_| buffer.kind == BufferKind::Weight) else {
+        return (buffer.bytes(), None);
+    };
+    let k = *buffer.shape.last().expect("a matrix has columns");
+    let pairs = if format == MatrixFormat::Bf16 { 0 } else { k / GROUP * 4 };
+    let rows = buffer.elements() / k;
+    ((rows * (k * format.bits() as usize / 8 + pairs)) as u64, Some(format))
 }
 
 /// A plan as a device compiles it.
@@ -75,9 +36,9 @@ struct Compiled {
 }
 
 impl Compiled {
-    fn new(model: &FullSize, buffers: &SessionBuffers, plan: &Plan) -> Self {
+    fn new(model: &PlanModel, buffers: &SessionBuffers, plan: &Plan) -> Self {
         let limits = Limits::default();
-        let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| model.size(buffer));
+        let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| size(model, buffer));
         let layout = layout.expect("no matrix is larger than an allocation");
         let mut arguments = vec![0; layout.arguments().bytes as usize];
         let mut arena = Arguments::default();
@@ -134,9 +95,9 @@ impl Compiled {
 
 #[test]
 fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
-    let model = FullSize::new();
-    let session = model.session(1);
-    let buffers = declare(&model.shape, &session, &model.bytes);
+    let model = PlanModel::full_size();
+    let session = model.session(1, 1);
+    let buffers = model.buffers(&session);
     for position in [0, 200_000] {
         let fusions = Fusions::default();
         let plan = PlanBuilder::new(&model.shape, &session, &buffers, fusions)
@@ -158,12 +119,12 @@ fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
 
 #[test]
 fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
-    let model = FullSize::new();
+    let model = PlanModel::full_size();
     let limits = Limits::default();
     let mut command_buffers = Vec::new();
     for tokens in [8, 128, 512] {
-        let session = model.session(tokens);
-        let buffers = declare(&model.shape, &session, &model.bytes);
+        let session = model.session(1, tokens);
+        let buffers = model.buffers(&session);
         let plan = PlanBuilder::new(&model.shape, &session, &buffers, Fusions::default())
             .prefill(tokens, 0, PrefillEnd::Sample)
             .expect("a valid plan");
@@ -192,14 +153,14 @@ fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
 
 #[test]
 fn weights_lie_in_a_few_allocations_below_the_limit() {
-    let model = FullSize::new();
-    let session = model.session(512);
-    let buffers = declare(&model.shape, &session, &model.bytes);
+    let model = PlanModel::full_size();
+    let session = model.session(1, 512);
+    let buffers = model.buffers(&session);
     let limits = Limits::default();
-    let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| model.size(buffer));
+    let layout = Layout::of_sizes(&buffers.table, &limits, |buffer| size(&model, buffer));
     let sizes = layout.expect("it fits").sizes().to_vec();
     assert!(sizes.iter().all(|&bytes| bytes <= limits.allocation_bytes), "{sizes:?}");
-    let declared = buffers.table.iter().map(|(_, b)| model.size(b).0).sum::<u64>();
+    let declared = buffers.table.iter().map(|(_, b)| size(&model, b).0).sum::<u64>();
     let all: u64 = sizes.iter().sum();
     assert!(all < declared + declared / 1000, "{all} bytes for {declared}");
     assert!(sizes.len() < 24, "{} allocations", sizes.len());

@@ -10,12 +10,11 @@ use lily_cuda::compiler::{Architecture, Compiler, Resources};
 use lily_kernels::conformance::{Bar, cases_in};
 use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
 use lily_kernels::{SessionShape, table};
-use lily_model::Config;
 use lily_model::plan::{
     Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, declare, model_shape,
 };
-use lily_model::synth::{self, preset};
 use lily_plan::{Buffer, Element, GROUP, Launch, Plan, Precision, Weight};
+use lily_tests::plan_model::full_size_config;
 use lily_tests::rig::all_fusions;
 
 /// The Hopper generation with its own instructions, and the oldest one that is supported.
@@ -181,9 +180,7 @@ fn format_of(buffer: &Buffer) -> Option<MatrixFormat> {
 
 /// Every kind of plan of Qwen3.6-35B-A3B, from its configuration.
 fn full_size_plans() -> Vec<Plan> {
-    let preset = preset("qwen3.6-35b-a3b").expect("the preset");
-    let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
-    let config = Config::from_json(&text, "preset").expect("the preset is supported");
+    let config = full_size_config();
     let (shape, bytes) = (model_shape(&config), config_matrix_bytes(&config));
     let mut plans = Vec::new();
     for batch in [1, 2, 4] {

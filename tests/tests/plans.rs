@@ -1,52 +1,19 @@
 //! Plans of the full-size model, from its configuration alone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use lily_kernels::gpu::{MatrixFormat, Products, Target, add_entries};
-use lily_kernels::{ModelShape, SessionShape, table};
-use lily_model::Config;
-use lily_model::plan::{
-    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, SessionBuffers,
-    config_matrix_bytes, config_matrix_formats, declare, model_shape, splits,
-};
-use lily_model::synth::{self, preset};
-use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
+use lily_kernels::gpu::{Products, Target, add_entries};
+use lily_kernels::table;
+use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd};
+use lily_plan::{Fusions, Live, Plan, PlanTable, control};
+use lily_tests::plan_model::PlanModel;
 
-const CAPACITY: usize = 262_144;
-
-struct FullSize {
-    shape: ModelShape,
-    bytes: MatrixBytes,
-    formats: HashMap<String, MatrixFormat>,
-}
+/// The model with its plans.
+struct FullSize(PlanModel);
 
 impl FullSize {
     fn new() -> Self {
-        let preset = preset("qwen3.6-35b-a3b").expect("the preset");
-        let text = synth::plan(&preset, 0).expect("the preset is supported").config().to_string();
-        let config = Config::from_json(&text, "preset").expect("the preset is supported");
-        Self {
-            shape: model_shape(&config),
-            bytes: config_matrix_bytes(&config),
-            formats: config_matrix_formats(&config),
-        }
-    }
-
-    fn session(&self, batch: usize, tokens: usize) -> SessionShape {
-        SessionShape {
-            batch,
-            tokens,
-            capacity: CAPACITY,
-            run_ahead: 1,
-            splits: splits(CAPACITY),
-            ring: 64,
-            logit_rows: batch,
-            precision: Precision::BF16,
-        }
-    }
-
-    fn buffers(&self, session: &SessionShape) -> SessionBuffers {
-        declare(&self.shape, session, &self.bytes)
+        Self(PlanModel::full_size())
     }
 
     fn decode(&self, position: usize, fusions: Fusions) -> PlanTable {
@@ -64,9 +31,9 @@ impl FullSize {
         fusions: Fusions,
         choice: Choice,
     ) -> Plan {
-        let session = self.session(batch, 1);
-        let buffers = self.buffers(&session);
-        PlanBuilder::new(&self.shape, &session, &buffers, fusions)
+        let session = self.0.session(batch, 1);
+        let buffers = self.0.buffers(&session);
+        PlanBuilder::new(&self.0.shape, &session, &buffers, fusions)
             .decode(LengthBucket::new(position + 1, fusions), choice)
             .expect("a valid plan")
     }
@@ -76,9 +43,9 @@ impl FullSize {
     }
 
     fn prefill_plan(&self, tokens: usize, end: PrefillEnd) -> Plan {
-        let session = self.session(1, tokens);
-        let buffers = self.buffers(&session);
-        PlanBuilder::new(&self.shape, &session, &buffers, Fusions::default())
+        let session = self.0.session(1, tokens);
+        let buffers = self.0.buffers(&session);
+        PlanBuilder::new(&self.0.shape, &session, &buffers, Fusions::default())
             .prefill(tokens, 0, end)
             .expect("a valid plan")
     }
@@ -88,7 +55,8 @@ impl FullSize {
         let rows = plan.step().rows();
         let (batch, tokens) = if plan.step().is_prefill() { (1, rows) } else { (rows, 1) };
         let mut table = cost(plan, 4096, batch, tokens);
-        add_entries(&mut table, plan, &self.formats, target).expect("the target runs every launch");
+        add_entries(&mut table, plan, &self.0.formats, target)
+            .expect("the target runs every launch");
         assert!(table.list.iter().all(|row| row.entry.is_some()), "{target:?}");
         table
     }
@@ -166,7 +134,7 @@ fn prefill_of_a_chunk_has_the_stated_launches_bytes_and_arithmetic() {
 #[test]
 fn weights_of_the_plan_are_the_checkpoint() {
     let model = FullSize::new();
-    let buffers = model.buffers(&model.session(1, 1));
+    let buffers = model.0.buffers(&model.0.session(1, 1));
     let bytes = buffers.table.bytes(lily_plan::BufferKind::Weight);
     assert_eq!(bytes, 19_508_789_376);
 }
