@@ -64,19 +64,14 @@ fn matrix(format: RowFormat) -> WeightMatrix {
     };
     // bfloat16 0.0078: the exponent of a usual scale.
     let values = || Bytes::from([0x00, 0x3c].repeat(ROWS * K / GROUP));
-    let segment = RowSegment {
-        tensor: "noise".into(),
+    let segment = RowSegment::whole(
+        "noise",
         format,
-        experts: 0..1,
-        first_row: 0,
-        row_step: 1,
-        rows: ROWS,
-        source_row: 0,
-        expert_stride: ROWS,
-        codes: noise(ROWS * format.code_bytes(K)),
-        scales: values(),
-        biases: values(),
-    };
+        ROWS,
+        noise(ROWS * format.code_bytes(K)),
+        values(),
+        values(),
+    );
     WeightMatrix::new(1, ROWS, K, vec![segment]).expect("one segment of all rows")
 }
 

@@ -101,6 +101,30 @@ pub struct RowSegment {
 }
 
 impl RowSegment {
+    /// A stored tensor that is the whole matrix of one expert, `rows` rows side by side.
+    pub fn whole(
+        tensor: impl Into<String>,
+        format: RowFormat,
+        rows: usize,
+        codes: Bytes,
+        scales: Bytes,
+        biases: Bytes,
+    ) -> Self {
+        Self {
+            tensor: tensor.into(),
+            format,
+            experts: 0..1,
+            first_row: 0,
+            row_step: 1,
+            rows,
+            source_row: 0,
+            expert_stride: rows,
+            codes,
+            scales,
+            biases,
+        }
+    }
+
     fn serves(&self, expert: usize, row: usize) -> bool {
         self.experts.contains(&expert)
             && row >= self.first_row
@@ -339,19 +363,7 @@ mod tests {
     use super::*;
 
     fn segment(format: RowFormat, codes: Vec<u8>, scales: Vec<u8>, biases: Vec<u8>) -> RowSegment {
-        RowSegment {
-            tensor: "t".into(),
-            format,
-            experts: 0..1,
-            first_row: 0,
-            row_step: 1,
-            rows: 1,
-            source_row: 0,
-            expert_stride: 0,
-            codes: codes.into(),
-            scales: scales.into(),
-            biases: biases.into(),
-        }
+        RowSegment::whole("t", format, 1, codes.into(), scales.into(), biases.into())
     }
 
     fn bf16_bytes(x: f32) -> Vec<u8> {

@@ -190,19 +190,14 @@ impl<'a> Check<'a> {
         let (head_dim, act) = (self.shape.head_dim, self.session.precision.act);
         let codes: Vec<u8> =
             (0..rows * k).flat_map(|i| bf16::from_f32(weight(i)).to_le_bytes()).collect();
-        let segment = RowSegment {
-            tensor: "weight".into(),
-            format: RowFormat::Bf16,
-            experts: 0..1,
-            first_row: 0,
-            row_step: 1,
+        let segment = RowSegment::whole(
+            "weight",
+            RowFormat::Bf16,
             rows,
-            source_row: 0,
-            expert_stride: rows,
-            codes: codes.into(),
-            scales: Vec::new().into(),
-            biases: Vec::new().into(),
-        };
+            codes.into(),
+            Vec::new().into(),
+            Vec::new().into(),
+        );
         let matrix = WeightMatrix::new(1, rows, k, vec![segment]).expect("one segment is all rows");
         let element = Element::Matrix { total_bytes: matrix.total_bytes() };
         self.weights.insert("weight".into(), Weight::Matrix(matrix));

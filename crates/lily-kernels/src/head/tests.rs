@@ -78,19 +78,14 @@ fn tied(shape: &ModelShape, step: Step, change: impl Fn(usize, f32) -> f32) -> C
         change(id, if id < shape.vocab_used { w } else { 5.0 * w.abs() })
     };
     let row = |id: usize| (0..shape.hidden).flat_map(move |i| weight(id, i).to_le_bytes());
-    let segment = RowSegment {
-        tensor: "lm_head".into(),
-        format: RowFormat::F32,
-        experts: 0..1,
-        first_row: 0,
-        row_step: 1,
-        rows: shape.vocab,
-        source_row: 0,
-        expert_stride: 0,
-        codes: (0..shape.vocab).flat_map(row).collect::<Vec<u8>>().into(),
-        scales: Default::default(),
-        biases: Default::default(),
-    };
+    let segment = RowSegment::whole(
+        "lm_head",
+        RowFormat::F32,
+        shape.vocab,
+        (0..shape.vocab).flat_map(row).collect::<Vec<u8>>().into(),
+        Default::default(),
+        Default::default(),
+    );
     let matrix = WeightMatrix::new(1, shape.vocab, shape.hidden, vec![segment]);
     let matrix = matrix.expect("the segment covers every row");
     case.weights.insert("lm_head".into(), Weight::Matrix(matrix));

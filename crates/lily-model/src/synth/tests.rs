@@ -69,19 +69,8 @@ fn weights(config: &Config, path: &str, rows: usize, k: usize) -> Vec<f32> {
     let part = |part: &str| make(config, &format!("language_model.{path}.{part}"));
     let format = config.row_format(path);
     assert!(format.is_quantised());
-    let segment = RowSegment {
-        tensor: path.into(),
-        format,
-        experts: 0..1,
-        first_row: 0,
-        row_step: 1,
-        rows,
-        source_row: 0,
-        expert_stride: 0,
-        codes: part("weight"),
-        scales: part("scales"),
-        biases: part("biases"),
-    };
+    let segment =
+        RowSegment::whole(path, format, rows, part("weight"), part("scales"), part("biases"));
     let matrix = WeightMatrix::new(1, rows, k, vec![segment]).unwrap();
     let mut all = vec![0.0; rows * k];
     all.chunks_mut(k).enumerate().for_each(|(row, out)| matrix.row(0, row).dequantise(out));

@@ -55,19 +55,7 @@ fn matrix(random: &mut Random, format: RowFormat, rows: usize, k: usize) -> Weig
         }
     }
     let part = |bytes: Vec<u8>| bytes::Bytes::from(bytes).slice(1..);
-    let segment = RowSegment {
-        tensor: "test".into(),
-        format,
-        experts: 0..1,
-        first_row: 0,
-        row_step: 1,
-        rows,
-        source_row: 0,
-        expert_stride: rows,
-        codes: part(codes),
-        scales: part(scales),
-        biases: part(biases),
-    };
+    let segment = RowSegment::whole("test", format, rows, part(codes), part(scales), part(biases));
     WeightMatrix::new(1, rows, k, vec![segment]).unwrap()
 }
 

@@ -120,19 +120,8 @@ impl Product {
     fn matrix(self) -> Result<WeightMatrix> {
         let (format, rows) = (RowFormat::Q4, self.shape().attn_rows());
         let sides = Bytes::from(vec![0; rows * format.scale_bytes(self.hidden)]);
-        let segment = RowSegment {
-            tensor: "probe".into(),
-            format,
-            experts: 0..1,
-            first_row: 0,
-            row_step: 1,
-            rows,
-            source_row: 0,
-            expert_stride: rows,
-            codes: vec![0x5a; rows * format.code_bytes(self.hidden)].into(),
-            scales: sides.clone(),
-            biases: sides,
-        };
+        let codes = vec![0x5a; rows * format.code_bytes(self.hidden)];
+        let segment = RowSegment::whole("probe", format, rows, codes.into(), sides.clone(), sides);
         Ok(WeightMatrix::new(1, rows, self.hidden, vec![segment])?)
     }
 
