@@ -108,6 +108,12 @@ pub(crate) struct Bindings {
     pub output: usize,
 }
 
+/// Tiles of a CPU face: one, if any row lives.
+pub(crate) fn cpu_tiles(l: &CpuLaunch<'_>, a: &ChoiceArgs, bind: &Bindings) -> usize {
+    let control = l.control(bind.control);
+    usize::from(a.rows().any(|row| a.control_row(control, row).is_some()))
+}
+
 /// The body of a CPU face's only tile: `choose(row, control row)` for every row that lives.
 pub(crate) fn run_cpu(
     l: &CpuLaunch<'_>,

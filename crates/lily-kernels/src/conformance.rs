@@ -5,7 +5,7 @@
 //! declared exact reads changes nothing; and that two runs agree bit for bit.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lily_plan::{
@@ -125,18 +125,41 @@ pub fn cases_in(precision: Precision, build: impl FnOnce() -> Vec<Case>) -> Vec<
 
 /// Runs every case of every kernel on devices made by `device`; panics with all failures.
 pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
+    let cases = cases_in(bar.precision(), table::cases);
+    require_every_kernel(&cases);
+    let failed = |case: &Case| {
+        let reason = check(device().as_mut(), case, bar).err()?;
+        Some(format!("{}: {reason}", case.name))
+    };
+    let failures: Vec<String> = cases.iter().filter_map(failed).collect();
+    assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Runs cases of every kernel on one device, so that a kernel is compiled once, and gives all failures; kernels
+/// and failures are printed on the way. Panics if a kernel has no case.
+pub fn failures_on(device: &mut dyn Device, cases: &[Case], bar: Bar) -> Vec<String> {
+    require_every_kernel(cases);
     let mut failures = Vec::new();
-    let mut kernels = std::collections::BTreeSet::new();
-    for case in cases_in(bar.precision(), table::cases) {
-        kernels.insert(case.plan.launches()[0].kernel);
-        if let Err(reason) = check(device().as_mut(), &case, bar) {
+    let mut last = "";
+    for case in cases {
+        let kernel = case.plan.launches()[0].kernel;
+        if kernel != last {
+            println!("{kernel}");
+            last = kernel;
+        }
+        if let Err(reason) = check(device, case, bar) {
+            println!("{}: {reason}", case.name);
             failures.push(format!("{}: {reason}", case.name));
         }
     }
+    failures
+}
+
+fn require_every_kernel(cases: &[Case]) {
+    let kernels: BTreeSet<&str> = cases.iter().map(|c| c.plan.launches()[0].kernel).collect();
     let missing: Vec<_> =
         table::KERNELS.iter().map(|k| k.name).filter(|k| !kernels.contains(k)).collect();
     assert!(missing.is_empty(), "kernels without a case: {missing:?}");
-    assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
 }
 
 /// Checks one case; the error says what differs.

@@ -5,9 +5,7 @@ use crate::choice;
 use crate::cpu::{CpuLaunch, Scratch};
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
-    let a: Args = l.args();
-    let control = l.control(bind::CONTROL);
-    usize::from(a.choice.rows().any(|row| a.choice.control_row(control, row).is_some()))
+    choice::cpu_tiles(l, &l.args::<Args>().choice, &BINDINGS)
 }
 
 pub(super) fn run(l: &CpuLaunch<'_>, _tile: usize, _scratch: &mut Scratch) {
