@@ -84,10 +84,7 @@ impl CpuDevice {
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
-        self.plans.get(plan.0).ok_or_else(|| {
-            let found = self.plans.len();
-            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
-        })
+        self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
     fn run(&mut self, plan: PlanId, index: usize) -> Result<(), DeviceError> {
@@ -216,7 +213,7 @@ impl Device for CpuDevice {
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
         let launches = self.plan(plan)?.launches.len();
         if launch >= launches {
-            return Err(DeviceError::Usage(format!("launch {launch} of a plan of {launches}")));
+            return Err(DeviceError::no_launch(launch, launches));
         }
         self.run(plan, launch)
     }

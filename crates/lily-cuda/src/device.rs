@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
+use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target, weight_bytes};
 use lily_plan::{
     Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
+    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
 };
 
 use crate::compiler::{Architecture, Compiler};
@@ -102,10 +102,7 @@ impl CudaDevice {
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
-        self.plans.get(plan.0).ok_or_else(|| {
-            let found = self.plans.len();
-            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
-        })
+        self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
     /// The function that serves a launch, and its complete source.
@@ -155,21 +152,8 @@ impl CudaDevice {
         bytes: usize,
         verb: &str,
     ) -> Result<(), DeviceError> {
-        let declared = self.buffers.get(buffer);
-        if declared.kind == BufferKind::Weight {
-            return Err(DeviceError::Usage(format!(
-                "{} is a weight, weights are not {verb}",
-                declared.name
-            )));
-        }
-        let size = self.memory[buffer.index()].bytes();
-        if offset.checked_add(bytes).is_none_or(|end| end > size) {
-            return Err(DeviceError::Usage(format!(
-                "{bytes} bytes at {offset} of {} are {verb}, it has {size}",
-                declared.name
-            )));
-        }
-        Ok(())
+        let size = self.memory[buffer.index()].bytes() as u64;
+        check_range(self.buffers.get(buffer), size, offset, bytes, verb)
     }
 }
 
@@ -273,10 +257,10 @@ impl Device for CudaDevice {
 
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
         let compiled = self.plan(plan)?;
-        let prepared = compiled.launches.get(launch).ok_or_else(|| {
-            let found = compiled.launches.len();
-            DeviceError::Usage(format!("launch {launch} of a plan of {found}"))
-        })?;
+        let prepared = compiled
+            .launches
+            .get(launch)
+            .ok_or_else(|| DeviceError::no_launch(launch, compiled.launches.len()))?;
         let failed = |error: CudaError| DeviceError::Launch {
             device: NAME.into(),
             kernel: compiled.plan.launches()[launch].label(),
@@ -345,13 +329,5 @@ impl Device for CudaDevice {
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
         self.fetches.finish(fetch)
-    }
-}
-
-/// Bytes of a weight in device memory.
-fn weight_bytes(weight: &Weight) -> usize {
-    match weight {
-        Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes(),
-        Weight::Vector(values) => 4 * values.len(),
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use lily_kernels::gpu::MatrixFormat;
+use lily_kernels::gpu::{MatrixFormat, weight_bytes};
 use lily_plan::{Buffer, BufferId, BufferKind, Buffers, FETCH_BYTES, Weight, Weights};
 
 use crate::encoder::Limits;
@@ -187,23 +187,11 @@ fn device_bytes(buffer: &Buffer, weights: &Weights) -> (u64, Option<MatrixFormat
         BufferKind::Weight => weights.get(&buffer.name),
         _ => None,
     };
-    match weight {
-        Some(Weight::Matrix(matrix)) => {
-            let format = MatrixFormat::of(matrix);
-            (format.layout(matrix).bytes() as u64, Some(format))
-        }
-        Some(Weight::Vector(values)) => (4 * values.len() as u64, None),
-        None => (buffer.bytes(), None),
-    }
-}
-
-/// Bytes that weights take on the device.
-pub fn weight_bytes(weights: &Weights) -> u64 {
-    let bytes = |weight: &Weight| match weight {
-        Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes() as u64,
-        Weight::Vector(values) => 4 * values.len() as u64,
+    let format = match weight {
+        Some(Weight::Matrix(matrix)) => Some(MatrixFormat::of(matrix)),
+        _ => None,
     };
-    weights.values().map(bytes).sum()
+    (weight.map_or(buffer.bytes(), |weight| weight_bytes(weight) as u64), format)
 }
 
 /// Argument structs of all plans, each once.

@@ -127,10 +127,7 @@ impl MslTestDevice {
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
-        self.plans.get(plan.0).ok_or_else(|| {
-            let found = self.plans.len();
-            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
-        })
+        self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
     fn run(&self, compiled: &Compiled, index: usize) -> Result<(), DeviceError> {
@@ -308,7 +305,7 @@ impl Device for MslTestDevice {
         let compiled = self.plan(plan)?;
         let launches = compiled.launches.len();
         if launch >= launches {
-            return Err(DeviceError::Usage(format!("launch {launch} of a plan of {launches}")));
+            return Err(DeviceError::no_launch(launch, launches));
         }
         self.run(compiled, launch)
     }

@@ -130,6 +130,18 @@ pub struct MappedFile {
     pub bytes: Bytes,
 }
 
+impl DeviceError {
+    /// A plan that is none of the `compiled` ones.
+    pub fn no_plan(plan: PlanId, compiled: usize) -> Self {
+        Self::Usage(format!("plan {} is not one of {compiled}, compile it first", plan.0))
+    }
+
+    /// A launch that is none of the `launches` of its plan.
+    pub fn no_launch(launch: usize, launches: usize) -> Self {
+        Self::Usage(format!("launch {launch} of a plan of {launches}"))
+    }
+}
+
 /// Memory for a model, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBudget {
@@ -331,6 +343,30 @@ pub fn write_i32(
     values: &[i32],
 ) -> Result<(), DeviceError> {
     device.write(buffer, first * 4, bytemuck::cast_slice(values))
+}
+
+/// Checks a range that the host reads or writes; `size` is what the buffer takes on the device, `verb` says
+/// "read" or "written".
+///
+/// # Errors
+/// [`DeviceError::Usage`]: the buffer is a weight, or the range reaches beyond it.
+pub fn check_range(
+    buffer: &Buffer,
+    size: u64,
+    offset: usize,
+    bytes: usize,
+    verb: &str,
+) -> Result<(), DeviceError> {
+    let name = &buffer.name;
+    if buffer.kind == BufferKind::Weight {
+        return Err(DeviceError::Usage(format!("{name} is a weight, weights are not {verb}")));
+    }
+    if offset.checked_add(bytes).is_none_or(|end| end as u64 > size) {
+        return Err(DeviceError::Usage(format!(
+            "{bytes} bytes at {offset} of {name} are {verb}, it has {size}"
+        )));
+    }
+    Ok(())
 }
 
 /// Checks that a plan is over the buffers that a device has allocated; used by devices when they compile.

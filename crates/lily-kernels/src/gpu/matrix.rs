@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use lily_plan::{GROUP, RowFormat, WeightMatrix};
+use lily_plan::{GROUP, RowFormat, Weight, WeightMatrix};
 
 /// Width of all codes of a matrix in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +127,14 @@ impl MatrixLayout {
     /// Bytes of the buffer.
     pub fn bytes(&self) -> usize {
         self.rows * self.row_bytes()
+    }
+}
+
+/// Bytes that a weight takes in device memory.
+pub fn weight_bytes(weight: &Weight) -> usize {
+    match weight {
+        Weight::Matrix(matrix) => MatrixFormat::of(matrix).layout(matrix).bytes(),
+        Weight::Vector(values) => 4 * values.len(),
     }
 }
 

@@ -22,7 +22,7 @@ pub mod translate;
 use lily_plan::{DeviceError, Launch};
 
 pub use listing::add_entries;
-pub use matrix::MatrixFormat;
+pub use matrix::{MatrixFormat, weight_bytes};
 pub use self_test::{WrongProducts, check_products};
 pub use source::{HEADERS, Source};
 pub(crate) use structs::msl_struct;

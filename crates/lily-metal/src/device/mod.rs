@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use lily_kernels::gpu::{Entry, MatrixFormat, Source};
+use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
-    MappedFile, MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_weights,
+    BufferId, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile,
+    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
 };
 
-use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place, weight_bytes};
+use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
 use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record};
@@ -120,10 +120,7 @@ impl<H: Host> MetalDevice<H> {
     }
 
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
-        self.plans.get(plan.0).ok_or_else(|| {
-            let found = self.plans.len();
-            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
-        })
+        self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
     /// Compiles the functions that are new.
@@ -195,18 +192,8 @@ impl<H: Host> MetalDevice<H> {
         bytes: usize,
         verb: &str,
     ) -> Result<Place, DeviceError> {
-        let declared = self.buffers.get(buffer);
-        if declared.kind == BufferKind::Weight {
-            let name = &declared.name;
-            return Err(DeviceError::Usage(format!("{name} is a weight, weights are not {verb}")));
-        }
         let place = self.layout.of(buffer);
-        if offset.checked_add(bytes).is_none_or(|end| end as u64 > place.bytes) {
-            let (name, size) = (&declared.name, place.bytes);
-            return Err(DeviceError::Usage(format!(
-                "{bytes} bytes at {offset} of {name} are {verb}, it has {size}"
-            )));
-        }
+        check_range(self.buffers.get(buffer), place.bytes, offset, bytes, verb)?;
         Ok(place.part(offset as u64, bytes as u64))
     }
 }
@@ -237,7 +224,7 @@ impl<H: Host> Device for MetalDevice<H> {
 
     fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
         let Some(memory) = self.host.memory() else { return Ok(None) };
-        let bytes = weight_bytes(weights);
+        let bytes = weights.values().map(|weight| weight_bytes(weight) as u64).sum();
         let budget = Budget::new(memory).of_model(bytes);
         budget.map(Some).map_err(|refused| DeviceError::Memory {
             device: NAME.into(),
@@ -334,7 +321,7 @@ impl<H: Host> Device for MetalDevice<H> {
         let compiled = self.plan(plan)?;
         let (recorded, found) = (compiled.plan.clone(), compiled.launches.len());
         if launch >= found {
-            return Err(DeviceError::Usage(format!("launch {launch} of a plan of {found}")));
+            return Err(DeviceError::no_launch(launch, found));
         }
         self.wait()?;
         match self.run_alone(plan, launch)? {
@@ -418,9 +405,7 @@ fn slot(ticket: u64) -> usize {
 impl<H: Host> MetalDevice<H> {
     fn compiled_mut(&mut self, plan: PlanId) -> Result<&mut Compiled, DeviceError> {
         let found = self.plans.len();
-        self.plans.get_mut(plan.0).ok_or_else(|| {
-            DeviceError::Usage(format!("plan {} is not one of {found}, compile it first", plan.0))
-        })
+        self.plans.get_mut(plan.0).ok_or_else(|| DeviceError::no_plan(plan, found))
     }
 
     /// The copy of a small read into the next slot.
