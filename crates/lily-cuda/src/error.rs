@@ -31,7 +31,8 @@ pub enum CudaError {
     /// NVRTC is not there and a kernel is not in the cache.
     #[error(
         "found no NVRTC library ({tried}); it comes with the CUDA toolkit and as the Python package \
-         nvidia-cuda-nvrtc: name the library with LILY_NVRTC, or import compiled kernels"
+         nvidia-cuda-nvrtc: name the library with LILY_NVRTC, or compile on another machine with `lily \
+         kernels export` and run `lily kernels import` here"
     )]
     NoNvrtc {
         /// Names tried.
@@ -54,6 +55,14 @@ pub enum CudaError {
         call: String,
         /// The driver's name of the error.
         reason: String,
+    },
+    /// A file is no export of compiled kernels, or a damaged one.
+    #[error("{path} {found}; export the kernels again with `lily kernels export`")]
+    Archive {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        found: String,
     },
     /// The file cache failed.
     #[error("cannot {action} {path}: {reason}")]

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod archive;
 pub mod compiler;
 mod device;
 #[allow(unsafe_code)]
@@ -16,6 +17,6 @@ mod fetch;
 mod nvrtc;
 mod upload;
 
-pub use device::{CudaDevice, CudaOptions};
+pub use device::{CudaDevice, CudaOptions, FUSIONS, PRECISION};
 pub use driver::DeviceInfo;
 pub use error::CudaError;

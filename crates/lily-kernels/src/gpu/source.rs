@@ -32,7 +32,7 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// Metal source with everything in it but the system headers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
     /// The text.
     pub text: String,
