@@ -111,16 +111,20 @@ impl CudaDevice {
     }
 
     /// Compiles and loads the functions that are new, several at once.
-    fn load_functions(&mut self, wanted: &[(&'static str, &Source)]) -> Result<(), DeviceError> {
-        let mut new: Vec<(&str, &Source)> = Vec::new();
-        for &(kernel, source) in wanted {
-            if !self.functions.contains_key(source) && new.iter().all(|(_, s)| *s != source) {
-                new.push((kernel, source));
+    fn load_functions(
+        &mut self,
+        wanted: &[(&'static str, &Source, u32)],
+    ) -> Result<(), DeviceError> {
+        let mut new: Vec<(&str, &Source, u32)> = Vec::new();
+        for &(kernel, source, shared) in wanted {
+            if !self.functions.contains_key(source) && new.iter().all(|(_, s, _)| *s != source) {
+                new.push((kernel, source, shared));
             }
         }
-        let images = self.compiler.compile_all(&new, &self.architecture(), &|| ())?;
-        for ((_, source), cubin) in new.into_iter().zip(images) {
-            let function = self.gpu.load(&cubin.image, source.function)?;
+        let named: Vec<(&str, &Source)> = new.iter().map(|&(k, source, _)| (k, source)).collect();
+        let images = self.compiler.compile_all(&named, &self.architecture(), &|| ())?;
+        for ((_, source, shared), cubin) in new.into_iter().zip(images) {
+            let function = self.gpu.load(&cubin.image, source.function, shared)?;
             self.functions.insert(source.clone(), function);
         }
         Ok(())
@@ -199,11 +203,11 @@ impl Device for CudaDevice {
         let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
             .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;
-        let wanted: Vec<(&str, &Source)> = plan
+        let wanted: Vec<(&str, &Source, u32)> = plan
             .launches()
             .iter()
             .zip(&entries)
-            .map(|(l, (_, source))| (l.kernel, source))
+            .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
             .collect();
         self.load_functions(&wanted)?;
         let address = |b: &Binding| self.memory[b.buffer.index()].address();
@@ -215,6 +219,7 @@ impl Device for CudaDevice {
                 function: self.functions[source].clone(),
                 grid: entry.grid,
                 threads: entry.threads,
+                shared: entry.shared,
                 args: launch.args.clone(),
                 pointers: launch.bindings.iter().map(address).collect(),
             })
