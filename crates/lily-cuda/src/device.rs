@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
+    Binding, BufferId, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime, MappedFile,
+    MemoryBudget, Plan, PlanId, Precision, WeightWatch, Weights, check_plan, check_range,
+    check_weights,
 };
 
+use crate::bandwidth;
 use crate::compiler::{Architecture, Compiler};
-use crate::driver::{DeviceInfo, DeviceMemory, Function, Gpu, Graph, KernelLaunch};
+use crate::contents::Contents;
+use crate::driver::{DeviceInfo, Function, Gpu, Graph, KernelLaunch};
 use crate::error::CudaError;
 use crate::fetch::Fetches;
-use crate::upload::Uploader;
 
 /// Name in messages.
 const NAME: &str = "cuda";
@@ -51,9 +54,10 @@ pub struct CudaDevice {
     // Before the memory that they use.
     plans: Vec<Compiled>,
     functions: HashMap<Source, Function>,
-    memory: Vec<DeviceMemory>,
-    formats: Vec<Option<MatrixFormat>>,
+    contents: Contents,
     buffers: Arc<Buffers>,
+    files: WeightFiles,
+    watch: Option<WeightWatch>,
     compiler: Compiler,
     fetches: Fetches,
     gpu: Arc<Gpu>,
@@ -66,9 +70,10 @@ impl CudaDevice {
         Ok(Self {
             plans: Vec::new(),
             functions: HashMap::new(),
-            memory: Vec::new(),
-            formats: Vec::new(),
+            contents: Contents::default(),
             buffers: Arc::default(),
+            files: WeightFiles::default(),
+            watch: None,
             compiler: Compiler::new(options.nvrtc, options.cache),
             fetches: Fetches::new(&gpu)?,
             gpu,
@@ -104,7 +109,7 @@ impl CudaDevice {
     fn entry(&self, plan: &Plan, index: usize) -> Result<(Entry, Source), DeviceError> {
         let launch = &plan.launches()[index];
         let formats: Vec<Option<MatrixFormat>> =
-            launch.bindings.iter().map(|b| self.formats[b.buffer.index()]).collect();
+            launch.bindings.iter().map(|b| self.contents.formats[b.buffer.index()]).collect();
         let (face, entry) = self.architecture().target().entry(launch, index, &formats)?;
         let source = Source::assemble(launch.kernel, &face, &entry);
         Ok((entry, source))
@@ -114,7 +119,7 @@ impl CudaDevice {
     fn load_functions(
         &mut self,
         wanted: &[(&'static str, &Source, u32)],
-    ) -> Result<(), DeviceError> {
+    ) -> Result<(), CudaError> {
         let mut new: Vec<(&str, &Source, u32)> = Vec::new();
         for &(kernel, source, shared) in wanted {
             if !self.functions.contains_key(source) && new.iter().all(|(_, s, _)| *s != source) {
@@ -137,7 +142,7 @@ impl CudaDevice {
         bytes: usize,
         verb: &str,
     ) -> Result<(), DeviceError> {
-        let size = self.memory[buffer.index()].bytes() as u64;
+        let size = self.contents.memory[buffer.index()].bytes() as u64;
         check_range(self.buffers.get(buffer), size, offset, bytes, verb)
     }
 }
@@ -160,41 +165,31 @@ impl Device for CudaDevice {
         Ok(Some(MemoryBudget { limit: self.memory_limit()?, weights }))
     }
 
-    fn allocate(
-        &mut self,
-        buffers: &Arc<Buffers>,
-        mut weights: Weights,
-    ) -> Result<(), DeviceError> {
+    /// Nothing where the kernel is not in the cache and NVRTC is not there.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        let source = bandwidth::source();
+        match self.load_functions(&[(bandwidth::KERNEL, &source, 0)]) {
+            Err(CudaError::NoNvrtc { .. }) => return Ok(None),
+            loaded => loaded?,
+        }
+        Ok(Some(bandwidth::read_bandwidth(&self.gpu, self.functions[&source].clone())?))
+    }
+
+    fn weight_files(&mut self, files: Vec<MappedFile>) {
+        self.files = WeightFiles::open(files, |_| ());
+    }
+
+    fn watch_weights(&mut self, watch: WeightWatch) {
+        self.watch = Some(watch);
+    }
+
+    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         check_weights(buffers, &weights)?;
         self.plans.clear();
-        self.memory.clear();
-        self.formats.clear();
+        self.contents = Contents::default();
         self.buffers = buffers.clone();
-        let largest = weights.values().map(weight_bytes).max().unwrap_or(0);
-        let mut uploader = Uploader::new(&self.gpu, largest)?;
-        for (_, buffer) in buffers.iter() {
-            let weight = match buffer.kind {
-                BufferKind::Weight => weights.remove(&buffer.name),
-                _ => None,
-            };
-            let (memory, format) = match weight {
-                Some(Weight::Matrix(matrix)) => {
-                    let format = MatrixFormat::of(&matrix);
-                    let mut memory = self.gpu.allocate(format.layout(&matrix).bytes())?;
-                    uploader.matrix(&matrix, format, &mut memory)?;
-                    (memory, Some(format))
-                }
-                Some(Weight::Vector(values)) => {
-                    let mut memory = self.gpu.allocate(4 * values.len())?;
-                    memory.write(0, bytemuck::cast_slice(&values))?;
-                    (memory, None)
-                }
-                None => (self.gpu.allocate(buffer.bytes() as usize)?, None),
-            };
-            self.memory.push(memory);
-            self.formats.push(format);
-        }
-        self.gpu.wait()?;
+        let (files, watch) = (std::mem::take(&mut self.files), self.watch.take());
+        self.contents = Contents::new(&self.gpu, buffers, &weights, &files, watch.as_ref())?;
         Ok(())
     }
 
@@ -210,7 +205,7 @@ impl Device for CudaDevice {
             .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
             .collect();
         self.load_functions(&wanted)?;
-        let address = |b: &Binding| self.memory[b.buffer.index()].address();
+        let address = |b: &Binding| self.contents.memory[b.buffer.index()].address();
         let launches: Vec<KernelLaunch> = plan
             .launches()
             .iter()
@@ -258,12 +253,12 @@ impl Device for CudaDevice {
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
         self.range(buffer, offset, out.len(), "read")?;
-        Ok(self.memory[buffer.index()].read(offset, out)?)
+        Ok(self.contents.memory[buffer.index()].read(offset, out)?)
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.range(buffer, offset, data.len(), "written")?;
-        Ok(self.memory[buffer.index()].write(offset, data)?)
+        Ok(self.contents.memory[buffer.index()].write(offset, data)?)
     }
 
     fn buffers(&self) -> &Arc<Buffers> {
@@ -309,7 +304,7 @@ impl Device for CudaDevice {
         bytes: usize,
     ) -> Result<Fetch, DeviceError> {
         self.range(buffer, offset, bytes, "read")?;
-        self.fetches.start(&self.memory[buffer.index()], offset, bytes)
+        self.fetches.start(&self.contents.memory[buffer.index()], offset, bytes)
     }
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {

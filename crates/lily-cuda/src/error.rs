@@ -1,5 +1,6 @@
 //! What can go wrong before and while a GPU is used.
 
+use lily_kernels::gpu::stored::Unreadable;
 use lily_plan::DeviceError;
 
 /// Errors of the CUDA device.
@@ -56,6 +57,9 @@ pub enum CudaError {
         /// The driver's name of the error.
         reason: String,
     },
+    /// A file with weights cannot be read any more.
+    #[error(transparent)]
+    Weights(Unreadable),
     /// A file is no export of compiled kernels, or a damaged one.
     #[error("{path} {found}; export the kernels again with `lily kernels export`")]
     Archive {

@@ -7,7 +7,9 @@
 #![deny(unsafe_code)]
 
 pub mod archive;
+pub mod bandwidth;
 pub mod compiler;
+mod contents;
 mod device;
 #[allow(unsafe_code)]
 mod driver;

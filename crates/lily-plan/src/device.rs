@@ -130,6 +130,10 @@ pub struct MappedFile {
     pub bytes: Bytes,
 }
 
+/// Hears how weights come into device memory: bytes that are there or on their way, and bytes of all. Called from any
+/// thread.
+pub type WeightWatch = Box<dyn Fn(u64, u64) + Send + Sync>;
+
 impl DeviceError {
     /// A plan that is none of the `compiled` ones.
     pub fn no_plan(plan: PlanId, compiled: usize) -> Self {
@@ -188,6 +192,10 @@ pub trait Device: Send {
     /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies
     /// weights may read them from there, past the page cache; others take them as they are.
     fn weight_files(&mut self, _files: Vec<MappedFile>) {}
+
+    /// Names who hears how the weights of the next [`allocate`](Device::allocate) are copied. Nobody does where weights
+    /// are used in place.
+    fn watch_weights(&mut self, _watch: WeightWatch) {}
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;

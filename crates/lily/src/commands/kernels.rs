@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_cuda::archive::Archive;
+use lily_cuda::bandwidth;
 use lily_cuda::compiler::Compiler;
 use lily_kernels::gpu::{Source, Target};
 use lily_model::Config;
@@ -39,7 +40,10 @@ fn export(args: &ExportArgs) -> Result<()> {
         ..EngineOptions::default()
     };
     let sources = sources(&config, &options, args.arch.target())?;
-    let wanted: Vec<(&str, &Source)> = sources.iter().map(|(k, source)| (*k, source)).collect();
+    // `lily bench` holds its figures against it.
+    let read = bandwidth::source();
+    let own = sources.iter().map(|(kernel, source)| (*kernel, source));
+    let wanted: Vec<(&str, &Source)> = own.chain([(bandwidth::KERNEL, &read)]).collect();
     let compiler = Compiler::new(device::nvrtc(), Compiler::default_cache());
     let bar = ProgressBar::new(wanted.len() as u64)
         .with_style(ProgressStyle::with_template("compiling [{bar:30}] {pos} of {len}")?);

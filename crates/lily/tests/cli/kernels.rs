@@ -80,7 +80,10 @@ fn an_export_without_nvrtc_and_one_for_an_old_gpu_say_so() {
     let export = ["kernels", "export", file, "-m", "tiny", "--arch"];
     let output = command.args(export).arg("sm_90a").output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("found no NVRTC library") && error.contains("kernels import"), "{error}");
+    assert!(
+        error.contains("found no NVRTC library") && error.contains("kernels import"),
+        "{error}"
+    );
     assert_eq!((output.status.code(), Path::new(file).exists()), (Some(1), false));
     let old = lily_with_cache(folder.path(), &[&export[..], &["sm_75"]].concat());
     old.assert_usage("expected a GPU generation from sm_80 on");
