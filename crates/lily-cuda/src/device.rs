@@ -116,10 +116,7 @@ impl CudaDevice {
     }
 
     /// Compiles and loads the functions that are new, several at once.
-    fn load_functions(
-        &mut self,
-        wanted: &[(&'static str, &Source, u32)],
-    ) -> Result<(), CudaError> {
+    fn load_functions(&mut self, wanted: &[(&'static str, &Source, u32)]) -> Result<(), CudaError> {
         let mut new: Vec<(&str, &Source, u32)> = Vec::new();
         for &(kernel, source, shared) in wanted {
             if !self.functions.contains_key(source) && new.iter().all(|(_, s, _)| *s != source) {

@@ -319,9 +319,8 @@ impl DeviceMemory {
     pub fn fill(&mut self, byte: u8) -> Result<(), CudaError> {
         self.gpu.enter()?;
         // SAFETY: the range is all of the memory.
-        let filled = unsafe {
-            result::memset_d8_async(self.pointer, byte, self.bytes, self.gpu.stream)
-        };
+        let filled =
+            unsafe { result::memset_d8_async(self.pointer, byte, self.bytes, self.gpu.stream) };
         call("cuMemsetD8Async", filled)
     }
 
