@@ -1,5 +1,6 @@
 //! Golden models and engines for the tests of this crate.
 
+pub mod faulty;
 pub mod gpu;
 pub mod layers;
 pub mod pair;

@@ -159,6 +159,9 @@ pub struct MemoryBudget {
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
 /// reads and writes wait for everything submitted before them.
+///
+/// A failure leaves a device that can be used: either with all of its buffers, where only what the failed work wrote is
+/// undefined, or started over ([`losses`](Device::losses)). One that cannot start over fails every call until it can.
 pub trait Device: Send {
     /// Short name: `cpu`, `metal`, `cuda`, `interpreter`.
     fn name(&self) -> &str;
@@ -208,6 +211,12 @@ pub trait Device: Send {
 
     /// Waits for all submitted plans.
     fn wait(&mut self) -> Result<(), DeviceError>;
+
+    /// How often a failure has cost the contents of all buffers but the weights. Weights and compiled plans are there
+    /// again when the call that failed returns.
+    fn losses(&self) -> u64 {
+        0
+    }
 
     /// Runs a single launch of a plan and waits: for comparisons launch by launch.
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError>;

@@ -44,7 +44,9 @@ impl Turned {
     pub fn endangers_engine(&self) -> bool {
         match self {
             Self::Panicked => true,
-            Self::Failed(ChatError::Engine(error)) => matches!(error, EngineError::Device(_)),
+            Self::Failed(ChatError::Engine(error)) => {
+                matches!(error, EngineError::Device(_) | EngineError::Transient { .. })
+            }
             _ => false,
         }
     }

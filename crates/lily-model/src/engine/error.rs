@@ -51,6 +51,17 @@ pub enum EngineError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The device failed once, and does not fail again.
+    #[error(
+        "{reason}; run again launch by launch, none of {launches} launches fails: look at the device's own log for \
+         faults of the hardware"
+    )]
+    Transient {
+        /// Launches that were run again.
+        launches: usize,
+        /// What the device said.
+        reason: String,
+    },
     /// No token could be chosen.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
