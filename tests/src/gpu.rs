@@ -2,12 +2,14 @@
 //! test device, are held to the same claims.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{BufferKind, Device, Fusions, control};
 
+use crate::astray::Astray;
 use crate::layers::Layers;
 use crate::rig::{Rig, all_fusions};
 use crate::{Golden, argmax, relative_rms};
@@ -124,6 +126,50 @@ fn assert_layers(label: &str, errors: &[f64], count: usize) {
     println!("{label}: relative rms {errors:.5?}");
     assert_eq!(errors.len(), count, "{label}");
     assert!(errors.iter().all(|&error| error <= LAYER), "{label}: relative rms {errors:?}");
+}
+
+/// A step that faults ends its request with the name of the launch, the device starts over, and another request gives
+/// what it gives without that; so does the first one when it is asked again.
+///
+/// # Panics
+/// If not.
+pub fn a_fault_ends_one_request(name: &str, device: Box<dyn Device>) {
+    let golden = Golden::open(name);
+    let (device, switch) = Astray::new(device);
+    let options = EngineOptions { all_logits: false, ..options() };
+    let mut engine = golden.engine(Box::new(device), options);
+    let [first, second] = [&golden.prompts.prompts[0], &golden.prompts.prompts[1]];
+    let generation = || Generation { limit: 16, ..Generation::default() };
+    let alone = |engine: &mut Engine, ids: &[u32]| {
+        let sequence = engine.open().expect("a free sequence");
+        let ids = greedy(engine, sequence, ids, 16);
+        engine.close(sequence);
+        ids
+    };
+    let want = [alone(&mut engine, first), alone(&mut engine, second)];
+    let (a, b) = (engine.open().expect("the first"), engine.open().expect("the second"));
+    let mut failing = engine.start(a, first, generation()).expect("it starts");
+    let mut other = engine.start(b, second, generation()).expect("it starts");
+    let (mut got, mut error) = (Vec::new(), None);
+    while other.finish().is_none() {
+        let progress = engine.advance(&mut other).expect("nothing happens to it");
+        got.extend(progress.and_then(|progress| progress.token()));
+        if error.is_none() {
+            error = engine.advance(&mut failing).err();
+        }
+        switch.store(failing.produced() > 3, Ordering::Relaxed);
+    }
+    let error = error.expect("a step went astray").to_string();
+    println!("{name}: {error}");
+    assert!(error.starts_with("kernel `attn_") && error.contains("(launch "), "{error}");
+    // Fed again, its keys come from another plan: a near tie may fall the other way.
+    let same = got.iter().zip(&want[1]).take_while(|(a, b)| a == b).count();
+    assert!(got.len() == 16 && same >= 8, "{got:?}, need {:?}", want[1]);
+    switch.store(false, Ordering::Relaxed);
+    engine.close(a);
+    engine.close(b);
+    engine.probe().expect("the device works");
+    assert_eq!([alone(&mut engine, first), alone(&mut engine, second)], want);
 }
 
 /// Two greedy runs, one of them with launches of a stage in another order, give the same ids and bits.

@@ -1,5 +1,6 @@
 //! Golden models and engines for the tests of this crate.
 
+pub mod astray;
 pub mod faulty;
 pub mod gpu;
 pub mod layers;

@@ -20,7 +20,7 @@ use crate::error::CudaError;
 use crate::fetch::Fetches;
 
 /// Name in messages.
-const NAME: &str = "cuda";
+pub(crate) const NAME: &str = "cuda";
 
 /// Device memory that stays free for the driver: contexts, modules, graphs.
 const HEADROOM_BYTES: u64 = 512 << 20;
@@ -43,24 +43,34 @@ pub struct CudaOptions {
 }
 
 /// A compiled plan.
-struct Compiled {
-    plan: Arc<Plan>,
-    launches: Vec<KernelLaunch>,
+pub(crate) struct Compiled {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) launches: Vec<KernelLaunch>,
     graph: Graph,
 }
 
 /// An NVIDIA GPU as a device.
 pub struct CudaDevice {
     // Before the memory that they use.
-    plans: Vec<Compiled>,
-    functions: HashMap<Source, Function>,
-    contents: Contents,
-    buffers: Arc<Buffers>,
-    files: WeightFiles,
+    pub(crate) plans: Vec<Compiled>,
+    pub(crate) functions: HashMap<Source, Function>,
+    pub(crate) contents: Contents,
+    pub(crate) buffers: Arc<Buffers>,
+    /// Handles of what the weights are copied from, to copy them again after a fault.
+    pub(crate) weights: Weights,
+    pub(crate) files: WeightFiles,
+    /// Of the weights that come next.
+    next_files: WeightFiles,
     watch: Option<WeightWatch>,
     compiler: Compiler,
-    fetches: Fetches,
-    gpu: Arc<Gpu>,
+    pub(crate) fetches: Fetches,
+    /// Every plan that was compiled, also while the GPU is lost.
+    pub(crate) recorded: Vec<Arc<Plan>>,
+    pub(crate) losses: u64,
+    /// A fault has taken the context, and starting over has failed.
+    pub(crate) is_lost: bool,
+    pub(crate) index: usize,
+    pub(crate) gpu: Arc<Gpu>,
 }
 
 impl CudaDevice {
@@ -72,10 +82,16 @@ impl CudaDevice {
             functions: HashMap::new(),
             contents: Contents::default(),
             buffers: Arc::default(),
+            weights: Weights::new(),
             files: WeightFiles::default(),
+            next_files: WeightFiles::default(),
             watch: None,
             compiler: Compiler::new(options.nvrtc, options.cache),
             fetches: Fetches::new(&gpu)?,
+            recorded: Vec::new(),
+            losses: 0,
+            is_lost: false,
+            index: options.index,
             gpu,
         })
     }
@@ -101,7 +117,7 @@ impl CudaDevice {
         self.info().capability >= (9, 0)
     }
 
-    fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
+    pub(crate) fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
         self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
@@ -130,6 +146,39 @@ impl CudaDevice {
             self.functions.insert(source.clone(), function);
         }
         Ok(())
+    }
+
+    /// Loads what a plan needs, and records it.
+    pub(crate) fn prepare(&mut self, plan: &Arc<Plan>) -> Result<Compiled, DeviceError> {
+        let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
+            .map(|index| self.entry(plan, index))
+            .collect::<Result<_, _>>()?;
+        let wanted: Vec<(&str, &Source, u32)> = plan
+            .launches()
+            .iter()
+            .zip(&entries)
+            .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
+            .collect();
+        self.load_functions(&wanted)?;
+        let address = |b: &Binding| self.contents.memory[b.buffer.index()].address();
+        let launches: Vec<KernelLaunch> = plan
+            .launches()
+            .iter()
+            .zip(&entries)
+            .map(|(launch, (entry, source))| KernelLaunch {
+                function: self.functions[source].clone(),
+                grid: entry.grid,
+                threads: entry.threads,
+                shared: entry.shared,
+                args: launch.args.clone(),
+                pointers: launch.bindings.iter().map(address).collect(),
+            })
+            .collect();
+        let overlap = self.overlaps();
+        let graph = self
+            .gpu
+            .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
+        Ok(Compiled { plan: plan.clone(), launches, graph })
     }
 
     fn range(
@@ -173,7 +222,7 @@ impl Device for CudaDevice {
     }
 
     fn weight_files(&mut self, files: Vec<MappedFile>) {
-        self.files = WeightFiles::open(files, |_| ());
+        self.next_files = WeightFiles::open(files, |_| ());
     }
 
     fn watch_weights(&mut self, watch: WeightWatch) {
@@ -183,79 +232,72 @@ impl Device for CudaDevice {
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         check_weights(buffers, &weights)?;
         self.plans.clear();
+        self.recorded.clear();
         self.contents = Contents::default();
-        self.buffers = buffers.clone();
-        let (files, watch) = (std::mem::take(&mut self.files), self.watch.take());
-        self.contents = Contents::new(&self.gpu, buffers, &weights, &files, watch.as_ref())?;
+        (self.buffers, self.weights) = (buffers.clone(), weights);
+        let (files, watch) = (std::mem::take(&mut self.next_files), self.watch.take());
+        self.files = files;
+        if self.is_lost {
+            return self.make_ready();
+        }
+        let contents =
+            Contents::new(&self.gpu, buffers, &self.weights, &self.files, watch.as_ref());
+        self.contents = self.guard(contents)?;
         Ok(())
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
         check_plan(plan, &self.buffers)?;
-        let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
-            .map(|index| self.entry(plan, index))
-            .collect::<Result<_, _>>()?;
-        let wanted: Vec<(&str, &Source, u32)> = plan
-            .launches()
-            .iter()
-            .zip(&entries)
-            .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
-            .collect();
-        self.load_functions(&wanted)?;
-        let address = |b: &Binding| self.contents.memory[b.buffer.index()].address();
-        let launches: Vec<KernelLaunch> = plan
-            .launches()
-            .iter()
-            .zip(&entries)
-            .map(|(launch, (entry, source))| KernelLaunch {
-                function: self.functions[source].clone(),
-                grid: entry.grid,
-                threads: entry.threads,
-                shared: entry.shared,
-                args: launch.args.clone(),
-                pointers: launch.bindings.iter().map(address).collect(),
-            })
-            .collect();
-        let overlap = self.overlaps();
-        let graph = self
-            .gpu
-            .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
-        self.plans.push(Compiled { plan: plan.clone(), launches, graph });
+        self.make_ready()?;
+        let compiled = self.prepare(plan)?;
+        self.plans.push(compiled);
+        self.recorded.push(plan.clone());
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        Ok(self.gpu.run(&self.plan(plan)?.graph)?)
+        self.make_ready()?;
+        match self.gpu.run(&self.plan(plan)?.graph) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.explain_refusal(plan, error)),
+        }
     }
 
     fn wait(&mut self) -> Result<(), DeviceError> {
-        Ok(self.gpu.wait()?)
+        self.make_ready()?;
+        let waited = self.gpu.wait();
+        self.guard(waited)
+    }
+
+    fn losses(&self) -> u64 {
+        self.losses
     }
 
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
+        // What was submitted before is not this launch's fault.
+        self.wait()?;
         let compiled = self.plan(plan)?;
         let prepared = compiled
             .launches
             .get(launch)
             .ok_or_else(|| DeviceError::no_launch(launch, compiled.launches.len()))?;
-        let failed = |error: CudaError| DeviceError::Launch {
-            device: NAME.into(),
-            kernel: compiled.plan.launches()[launch].label(),
-            launch,
-            reason: error.to_string(),
-        };
-        self.gpu.launch(prepared, false).map_err(failed)?;
-        self.gpu.wait().map_err(failed)
+        let ran = self.gpu.launch(prepared, false).and_then(|()| self.gpu.wait());
+        let recorded = compiled.plan.clone();
+        self.guard_launch(&recorded, launch, ran)
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.make_ready()?;
         self.range(buffer, offset, out.len(), "read")?;
-        Ok(self.contents.memory[buffer.index()].read(offset, out)?)
+        let read = self.contents.memory[buffer.index()].read(offset, out);
+        self.guard(read)
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
+        self.make_ready()?;
         self.range(buffer, offset, data.len(), "written")?;
-        Ok(self.contents.memory[buffer.index()].write(offset, data)?)
+        let written = self.contents.memory[buffer.index()].write(offset, data);
+        self.guard(written)
     }
 
     fn buffers(&self) -> &Arc<Buffers> {
@@ -300,11 +342,18 @@ impl Device for CudaDevice {
         offset: usize,
         bytes: usize,
     ) -> Result<Fetch, DeviceError> {
+        self.make_ready()?;
         self.range(buffer, offset, bytes, "read")?;
-        self.fetches.start(&self.contents.memory[buffer.index()], offset, bytes)
+        let fetch = Fetch::ready(bytes)?;
+        let started = self.fetches.start(&self.contents.memory[buffer.index()], offset, fetch);
+        self.guard(started)
     }
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
-        self.fetches.finish(fetch)
+        self.make_ready()?;
+        let finished = self.fetches.finish(fetch);
+        self.guard(finished)?.ok_or_else(|| {
+            DeviceError::Usage("this fetch was never started, or is taken already".into())
+        })
     }
 }

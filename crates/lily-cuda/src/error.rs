@@ -3,6 +3,9 @@
 use lily_kernels::gpu::stored::Unreadable;
 use lily_plan::DeviceError;
 
+/// What to do about full device memory.
+const FREE_MEMORY: &str = "end other programs on the GPU, or use a shorter context";
+
 /// Errors of the CUDA device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,6 +52,14 @@ pub enum CudaError {
         /// What NVRTC says.
         log: String,
     },
+    /// Device memory is full.
+    #[error("{bytes} bytes of device memory were asked for, and {free} are free; {FREE_MEMORY}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes free.
+        free: u64,
+    },
     /// A driver call failed.
     #[error("{call} failed: {reason}")]
     Driver {
@@ -82,6 +93,13 @@ pub enum CudaError {
 
 impl From<CudaError> for DeviceError {
     fn from(error: CudaError) -> Self {
-        Self::Unavailable { device: "cuda".into(), reason: error.to_string() }
+        let device = "cuda".into();
+        match error {
+            CudaError::Memory { bytes, free } => {
+                let reason = format!("{free} are free; {FREE_MEMORY}");
+                Self::Memory { device, bytes, reason }
+            }
+            other => Self::Unavailable { device, reason: other.to_string() },
+        }
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod fetch;
 #[allow(unsafe_code)]
 mod nvrtc;
+mod recover;
 mod upload;
 
 pub use device::{CudaDevice, CudaOptions, FUSIONS, PRECISION};
