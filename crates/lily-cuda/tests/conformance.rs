@@ -1,17 +1,31 @@
 //! Every kernel on an NVIDIA GPU against its reference; reported as skipped where there is none.
 
-use lily_cuda::compiler::Compiler;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use lily_cuda::compiler::{Architecture, Compiler};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, failures_on, real_shape};
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, failures_on, random_cases, real_shape, smallest_of_each_kind,
+};
+use lily_kernels::gpu::{MatrixFormat, Source, Target};
 use lily_kernels::table;
+use lily_plan::Weight;
+
+/// Seeds of random dimensions.
+const SEEDS: u64 = 64;
+
+fn nvrtc() -> Option<PathBuf> {
+    std::env::var_os("LILY_NVRTC").map(Into::into)
+}
 
 /// Checks cases on one device, so that a kernel is compiled once.
-fn check_all(cases: Vec<Case>) {
-    let mut device = match CudaDevice::new(CudaOptions {
-        nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
-        cache: Compiler::default_cache(),
-        ..CudaOptions::default()
-    }) {
+fn check_all(build: impl FnOnce() -> Vec<Case>) {
+    let cache = Compiler::default_cache();
+    let options = CudaOptions { nvrtc: nvrtc(), cache: cache.clone(), ..CudaOptions::default() };
+    let mut device = match CudaDevice::new(options) {
         Ok(device) => device,
         Err(error @ (CudaError::NoDriver | CudaError::NoGpu { .. })) => {
             println!("skipped: {error}");
@@ -19,14 +33,78 @@ fn check_all(cases: Vec<Case>) {
         }
         Err(error) => panic!("{error}"),
     };
+    let cases = build();
     println!("{} cases on {}", cases.len(), device.info().name);
+    if cache.is_some() {
+        let (major, minor) = device.info().capability;
+        compile(&cases, &Architecture::of(major, minor), &Compiler::new(nvrtc(), cache));
+    }
     let failures = failures_on(&mut device, &cases, Bar::Bf16);
     assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Compiles what the cases need on all processors, into the cache.
+fn compile(cases: &[Case], architecture: &Architecture, compiler: &Compiler) {
+    let sources = sources(cases, architecture.target());
+    let wanted: Vec<(&str, &Source)> = sources.iter().map(|(k, source)| (*k, source)).collect();
+    compiler.compile_all(&wanted, architecture, &|| ()).expect("every kernel compiles");
+    println!("{} functions", wanted.len());
+}
+
+fn sources(cases: &[Case], target: Target) -> BTreeSet<(&'static str, Source)> {
+    let source = |case: &Case| {
+        let launch = &case.plan.launches()[0];
+        let format = |b: &lily_plan::Binding| match case
+            .weights
+            .get(&case.plan.buffers().get(b.buffer).name)
+        {
+            Some(Weight::Matrix(matrix)) => Some(MatrixFormat::of(matrix)),
+            _ => None,
+        };
+        let formats: Vec<_> = launch.bindings.iter().map(format).collect();
+        let (face, entry) = target
+            .entry(launch, 0, &formats)
+            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        (launch.kernel, Source::assemble(launch.kernel, &face, &entry))
+    };
+    cases.iter().map(source).collect()
+}
+
+/// Cases of all seeds, made on all processors.
+fn cases_of_seeds(seeds: u64) -> Vec<Case> {
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut own = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return own;
+            }
+            own.extend(random_cases(Bar::Bf16.precision(), seed));
+        }
+    };
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, |n| n.get());
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|w| w.join().expect("cases are made")).collect()
+    })
+}
+
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(cases_in(Bar::Bf16.precision(), table::cases));
+    check_all(|| cases_in(Bar::Bf16.precision(), table::cases));
+}
+
+/// One case of each kernel for each seed.
+#[test]
+fn every_kernel_agrees_with_its_reference_at_random_dimensions() {
+    check_all(|| cases_of_seeds(SEEDS));
+}
+
+/// For tools that slow everything down: `scripts/gpu-check` runs it under compute-sanitizer.
+#[test]
+fn the_smallest_case_of_each_kind_agrees_with_its_reference() {
+    check_all(|| smallest_of_each_kind(cases_in(Bar::Bf16.precision(), table::cases)));
 }
 
 /// The references are plain loops over 25 million weights: minutes.
@@ -34,5 +112,17 @@ fn every_kernel_agrees_with_its_reference() {
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
     let build = || cases_at(vec![real_shape()], table::cases);
-    check_all(cases_in(Bar::Bf16.precision(), build));
+    check_all(|| cases_in(Bar::Bf16.precision(), build));
+}
+
+/// Without a GPU: what a test there begins with.
+#[test]
+fn random_dimensions_are_ones_that_every_kernel_takes() {
+    for capability in [(8, 0), (9, 0)] {
+        let target = Architecture::of(capability.0, capability.1).target();
+        for seed in 0..4 {
+            let cases = random_cases(Bar::Bf16.precision(), seed);
+            assert!(sources(&cases, target).len() > 20, "seed {seed}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lily_plan::{
     Access, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Interpreter, Launch, Live,
@@ -18,11 +19,13 @@ use crate::table;
 
 mod builder;
 mod face;
+mod random;
 
 pub use builder::{
     CaseBuilder, decode_steps, few, long_shapes, prefill_steps, real_shape, small_shapes,
 };
 pub use face::{run_face, run_reference};
+pub use random::{random_cases, random_shape};
 
 /// Largest relative rms difference of any written buffer.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +65,8 @@ pub struct Case {
     pub contents: Vec<Contents>,
     /// Allowed differences.
     pub tolerance: Tolerance,
+    /// Whether the contents are random; zeros otherwise, where another case is wanted.
+    pub is_filled: bool,
 }
 
 /// Contents of a buffer; floats of bfloat16 buffers are rounded values.
@@ -100,6 +105,10 @@ thread_local! {
     /// Empty: the small shapes.
     static CASE_SHAPES: RefCell<Vec<ModelShape>> = const { RefCell::new(Vec::new()) };
     static CASE_PRECISION: Cell<Precision> = const { Cell::new(Precision::EXACT) };
+    /// The only case that gets random contents, by the number of its builder; `None`: all do.
+    static CASE_ONLY: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Builders made so far.
+    static CASE_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Element types of the cases that are being built.
@@ -136,23 +145,48 @@ pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
 }
 
 /// Runs cases of every kernel on one device, so that a kernel is compiled once, and gives all failures; kernels
-/// and failures are printed on the way. Panics if a kernel has no case.
+/// and failures are printed on the way. The references run on all processors. Panics if a kernel has no case.
 pub fn failures_on(device: &mut dyn Device, cases: &[Case], bar: Bar) -> Vec<String> {
     require_every_kernel(cases);
     let mut failures = Vec::new();
     let mut last = "";
-    for case in cases {
-        let kernel = case.plan.launches()[0].kernel;
-        if kernel != last {
-            println!("{kernel}");
-            last = kernel;
-        }
-        if let Err(reason) = check(device, case, bar) {
-            println!("{}: {reason}", case.name);
-            failures.push(format!("{}: {reason}", case.name));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // Results of some cases at a time: those of all would fill the memory.
+    for some in cases.chunks(4 * threads) {
+        for (case, want) in some.iter().zip(all_wanted(some, threads)) {
+            let kernel = case.plan.launches()[0].kernel;
+            if kernel != last {
+                println!("{kernel}");
+                last = kernel;
+            }
+            let checked = want.and_then(|want| measure_against(&want, device, case, bar));
+            if let Err(reason) = checked {
+                println!("{}: {reason}", case.name);
+                failures.push(format!("{}: {reason}", case.name));
+            }
         }
     }
     failures
+}
+
+/// [`wanted`] of every case.
+fn all_wanted(cases: &[Case], threads: usize) -> Vec<Result<Vec<Contents>, String>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut own = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { return own };
+            own.push((index, wanted(case)));
+        }
+    };
+    let mut results: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(cases.len())).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter();
+        joined.flat_map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, want)| want).collect()
 }
 
 fn require_every_kernel(cases: &[Case]) {
