@@ -93,11 +93,3 @@ fn layers_stay_within_a_percent_of_the_reference() {
         }
     }
 }
-
-/// The device that faults has a context of its own: tests beside it go on.
-#[test]
-fn a_fault_ends_its_request_by_name_and_nothing_else() {
-    if available() {
-        gpu::a_fault_ends_one_request("generic", cuda());
-    }
-}

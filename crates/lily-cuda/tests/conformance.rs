@@ -2,20 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use lily_cuda::compiler::{Architecture, Compiler};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
+use lily_kernels::ModelShape;
 use lily_kernels::conformance::{
-    Bar, Case, cases_at, cases_in, failures_on, random_cases, real_shape, smallest_of_each_kind,
+    Bar, Case, cases_at, cases_in, chosen_cases, failures_on, random_cases, real_shape,
+    smallest_of_each_kind,
 };
 use lily_kernels::gpu::{MatrixFormat, Source, Target};
-use lily_kernels::table;
+use lily_kernels::table::{self, KERNELS};
 use lily_plan::Weight;
 
 /// Seeds of random dimensions.
-const SEEDS: u64 = 64;
+const SEEDS: usize = 64;
 
 fn nvrtc() -> Option<PathBuf> {
     std::env::var_os("LILY_NVRTC").map(Into::into)
@@ -70,23 +72,33 @@ fn sources(cases: &[Case], target: Target) -> BTreeSet<(&'static str, Source)> {
     cases.iter().map(source).collect()
 }
 
-/// Cases of all seeds, made on all processors.
-fn cases_of_seeds(seeds: u64) -> Vec<Case> {
-    let next = AtomicU64::new(0);
+/// What `make` gives for the numbers up to `count`, on all processors.
+fn together(count: usize, make: impl Fn(usize) -> Vec<Case> + Sync) -> Vec<Case> {
+    let next = AtomicUsize::new(0);
     let work = || {
         let mut own = Vec::new();
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
                 return own;
             }
-            own.extend(random_cases(Bar::Bf16.precision(), seed));
+            own.extend(make(index));
         }
     };
     thread::scope(|scope| {
         let threads = thread::available_parallelism().map_or(1, |n| n.get());
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..threads.min(count)).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|w| w.join().expect("cases are made")).collect()
+    })
+}
+
+/// The smallest case of each kind, at these dimensions or at the small ones.
+fn smallest(shapes: &[ModelShape]) -> Vec<Case> {
+    let precision = Bar::Bf16.precision();
+    together(KERNELS.len(), |index| {
+        let own = || table::cases_of(|kernel| kernel.name == KERNELS[index].name);
+        let build = || cases_in(precision, || cases_at(shapes.to_vec(), own));
+        chosen_cases(build, smallest_of_each_kind)
     })
 }
 
@@ -98,13 +110,18 @@ fn every_kernel_agrees_with_its_reference() {
 /// One case of each kernel for each seed.
 #[test]
 fn every_kernel_agrees_with_its_reference_at_random_dimensions() {
-    check_all(|| cases_of_seeds(SEEDS));
+    check_all(|| together(SEEDS, |seed| random_cases(Bar::Bf16.precision(), seed as u64)));
 }
 
 /// For tools that slow everything down: `scripts/gpu-check` runs it under compute-sanitizer.
 #[test]
 fn the_smallest_case_of_each_kind_agrees_with_its_reference() {
-    check_all(|| smallest_of_each_kind(cases_in(Bar::Bf16.precision(), table::cases)));
+    check_all(|| smallest(&[]));
+}
+
+#[test]
+fn the_smallest_case_of_each_kind_agrees_at_the_real_models_shapes() {
+    check_all(|| smallest(&[real_shape()]));
 }
 
 /// The references are plain loops over 25 million weights: minutes.

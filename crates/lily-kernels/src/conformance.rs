@@ -65,8 +65,8 @@ pub struct Case {
     pub contents: Vec<Contents>,
     /// Allowed differences.
     pub tolerance: Tolerance,
-    /// Whether the contents are random; zeros otherwise, where another case is wanted.
-    pub is_filled: bool,
+    /// Tells it from other cases of one build.
+    pub number: usize,
 }
 
 /// Contents of a buffer; floats of bfloat16 buffers are rounded values.
@@ -105,8 +105,8 @@ thread_local! {
     /// Empty: the small shapes.
     static CASE_SHAPES: RefCell<Vec<ModelShape>> = const { RefCell::new(Vec::new()) };
     static CASE_PRECISION: Cell<Precision> = const { Cell::new(Precision::EXACT) };
-    /// The only case that gets random contents, by the number of its builder; `None`: all do.
-    static CASE_ONLY: Cell<Option<usize>> = const { Cell::new(None) };
+    /// The cases that get random contents, by number; `None`: all do.
+    static CASES_FILLED: RefCell<Option<BTreeSet<usize>>> = const { RefCell::new(None) };
     /// Builders made so far.
     static CASE_COUNT: Cell<usize> = const { Cell::new(0) };
 }
@@ -122,6 +122,25 @@ pub fn cases_at(shapes: Vec<ModelShape>, build: impl FnOnce() -> Vec<Case>) -> V
     let cases = build();
     CASE_SHAPES.set(before);
     cases
+}
+
+/// The cases that `build` makes and `choose` keeps. Contents are made for these only: `choose` sees zeros in most buffers.
+pub fn chosen_cases(
+    build: impl Fn() -> Vec<Case>,
+    choose: impl FnOnce(Vec<Case>) -> Vec<Case>,
+) -> Vec<Case> {
+    let with = |filled: &BTreeSet<usize>| {
+        let before = CASES_FILLED.replace(Some(filled.clone()));
+        let count = CASE_COUNT.replace(0);
+        let cases = build();
+        CASE_COUNT.set(count);
+        CASES_FILLED.set(before);
+        cases
+    };
+    let chosen = choose(with(&BTreeSet::new()));
+    let numbers = chosen.iter().map(|case| case.number).collect();
+    drop(chosen);
+    with(&numbers).into_iter().filter(|case| numbers.contains(&case.number)).collect()
 }
 
 /// The cases that `build` makes, with buffers and arguments for these element types.

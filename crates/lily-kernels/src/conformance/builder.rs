@@ -142,6 +142,7 @@ pub struct CaseBuilder<'a> {
     contents: Vec<Contents>,
     random: u64,
     label: String,
+    number: usize,
     is_filled: bool,
 }
 
@@ -163,9 +164,11 @@ impl<'a> CaseBuilder<'a> {
             logit_rows: batch,
             precision: case_precision(),
         };
-        let index = CASE_COUNT.replace(CASE_COUNT.get() + 1);
+        let number = CASE_COUNT.replace(CASE_COUNT.get() + 1);
+        let is_filled = |filled: &BTreeSet<usize>| filled.contains(&number);
         Self {
-            is_filled: CASE_ONLY.get().is_none_or(|only| only == index),
+            number,
+            is_filled: CASES_FILLED.with_borrow(|some| some.as_ref().is_none_or(is_filled)),
             shape,
             session,
             step,
@@ -421,7 +424,7 @@ impl<'a> CaseBuilder<'a> {
             weights: self.weights,
             contents: self.contents,
             tolerance,
-            is_filled: self.is_filled,
+            number: self.number,
         }
     }
 }

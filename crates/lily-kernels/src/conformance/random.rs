@@ -2,7 +2,7 @@
 
 use lily_plan::{GROUP, Precision};
 
-use super::{CASE_COUNT, CASE_ONLY, Case, cases_at, cases_in};
+use super::{Case, cases_at, cases_in, chosen_cases};
 use crate::shape::{Mixer, ModelShape};
 use crate::table;
 
@@ -67,23 +67,16 @@ pub fn random_cases(precision: Precision, seed: u64) -> Vec<Case> {
     let mut random = Random(!seed);
     let mut chosen = Vec::new();
     for kernel in table::KERNELS {
-        let own = || table::cases_of(|other| other.name == kernel.name);
-        // All of them are made, but only one is filled.
-        let with = |only: usize| {
-            CASE_ONLY.set(Some(only));
-            CASE_COUNT.set(0);
-            let cases = cases_in(precision, || cases_at(vec![random_shape(seed)], own));
-            CASE_ONLY.set(None);
-            cases.into_iter().find(|case| case.is_filled)
+        let own = || {
+            let build = || table::cases_of(|other| other.name == kernel.name);
+            cases_in(precision, || cases_at(vec![random_shape(seed)], build))
         };
-        let none = with(usize::MAX);
-        let (count, first) = (CASE_COUNT.get(), random.below(CASE_COUNT.get()));
-        // A builder may be given up for another one.
-        let case = (0..count).find_map(|next| with((first + next) % count)).or(none);
-        if let Some(mut case) = case {
-            case.name += &format!(", seed {seed}");
-            chosen.push(case);
-        }
+        chosen.extend(chosen_cases(own, |mut cases| {
+            vec![cases.swap_remove(random.below(cases.len()))]
+        }));
+    }
+    for case in &mut chosen {
+        case.name += &format!(", seed {seed}");
     }
     chosen
 }
