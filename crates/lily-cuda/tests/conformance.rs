@@ -1,4 +1,6 @@
 //! Every kernel on an NVIDIA GPU against its reference; reported as skipped where there is none.
+//!
+//! `LILY_KERNELS=topk,head` runs these kernels alone.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,11 +11,11 @@ use lily_cuda::compiler::{Architecture, Compiler};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_kernels::ModelShape;
 use lily_kernels::conformance::{
-    Bar, Case, cases_at, cases_in, chosen_cases, failures_on, random_cases, real_shape,
-    smallest_of_each_kind,
+    Bar, Case, cases_at, cases_in, chosen_cases, failures_on, named_cases, named_kernels,
+    random_cases, real_shape, smallest_of_each_kind,
 };
 use lily_kernels::gpu::{MatrixFormat, Source, Target};
-use lily_kernels::table::{self, KERNELS};
+use lily_kernels::table;
 use lily_plan::Weight;
 
 /// Seeds of random dimensions.
@@ -94,9 +96,9 @@ fn together(count: usize, make: impl Fn(usize) -> Vec<Case> + Sync) -> Vec<Case>
 
 /// The smallest case of each kind, at these dimensions or at the small ones.
 fn smallest(shapes: &[ModelShape]) -> Vec<Case> {
-    let precision = Bar::Bf16.precision();
-    together(KERNELS.len(), |index| {
-        let own = || table::cases_of(|kernel| kernel.name == KERNELS[index].name);
+    let (precision, kernels) = (Bar::Bf16.precision(), named_kernels());
+    together(kernels.len(), |index| {
+        let own = || table::cases_of(|kernel| kernel.name == kernels[index].name);
         let build = || cases_in(precision, || cases_at(shapes.to_vec(), own));
         chosen_cases(build, smallest_of_each_kind)
     })
@@ -104,7 +106,7 @@ fn smallest(shapes: &[ModelShape]) -> Vec<Case> {
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(|| cases_in(Bar::Bf16.precision(), table::cases));
+    check_all(|| cases_in(Bar::Bf16.precision(), named_cases));
 }
 
 /// One case of each kernel for each seed.
@@ -128,7 +130,7 @@ fn the_smallest_case_of_each_kind_agrees_at_the_real_models_shapes() {
 #[test]
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
-    let build = || cases_at(vec![real_shape()], table::cases);
+    let build = || cases_at(vec![real_shape()], named_cases);
     check_all(|| cases_in(Bar::Bf16.precision(), build));
 }
 

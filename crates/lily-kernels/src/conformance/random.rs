@@ -2,7 +2,7 @@
 
 use lily_plan::{GROUP, Precision};
 
-use super::{Case, cases_at, cases_in, chosen_cases};
+use super::{Case, cases_at, cases_in, chosen_cases, named_kernels};
 use crate::shape::{Mixer, ModelShape};
 use crate::table;
 
@@ -62,11 +62,11 @@ fn whole_groups(heads: usize, group: usize, dim: usize) -> usize {
     heads * (group..group + GROUP).find(is_whole).unwrap_or(GROUP)
 }
 
-/// A case of every kernel at the dimensions of a seed, chosen by it.
+/// A case of each of the [`named_kernels`] at the dimensions of a seed, chosen by it.
 pub fn random_cases(precision: Precision, seed: u64) -> Vec<Case> {
     let mut random = Random(!seed);
     let mut chosen = Vec::new();
-    for kernel in table::KERNELS {
+    for kernel in named_kernels() {
         let own = || {
             let build = || table::cases_of(|other| other.name == kernel.name);
             cases_in(precision, || cases_at(vec![random_shape(seed)], build))
