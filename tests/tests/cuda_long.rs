@@ -1,6 +1,8 @@
 //! A prompt of 100,000 tokens through the full-size model on an NVIDIA GPU: random weights of the exact shapes, in device
 //! memory. Reported as skipped where there is no GPU, or too little memory on it.
 
+use std::path::Path;
+
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_model::Config;
@@ -35,7 +37,7 @@ fn engine(chunk: usize) -> Option<Engine> {
     };
     let value = preset("qwen3.6-35b-a3b").expect("a preset");
     let config = synth::plan(&value, 0).expect("a whole configuration").config().to_string();
-    let config = Config::from_json(&config, "preset".as_ref()).expect("a supported model");
+    let config = Config::from_json(&config, Path::new("preset")).expect("a supported model");
     let shape = model_shape(&config);
     let weights = random_weights(&shape, 0);
     let options =
