@@ -19,6 +19,19 @@ enum PlanKey {
 }
 
 impl PlanKey {
+    /// The key of a decode step.
+    fn decode(
+        session: &SessionShape,
+        fusions: Fusions,
+        sequence: usize,
+        position: usize,
+        choice: Choice,
+    ) -> Self {
+        let bucket = LengthBucket::new(position + 1, fusions);
+        let batch = (sequence + 1).next_power_of_two().min(session.batch);
+        Self::Decode { bucket, choice, batch }
+    }
+
     fn build(self, builder: &PlanBuilder<'_>) -> Result<Plan, PlanError> {
         match self {
             Self::Decode { bucket, choice, batch } => builder.decode_rows(bucket, choice, batch),
@@ -120,9 +133,7 @@ impl Engine {
         position: usize,
         choice: Choice,
     ) -> Result<PlanId, EngineError> {
-        let bucket = LengthBucket::new(position + 1, self.fusions());
-        let batch = (sequence.0 + 1).next_power_of_two().min(self.session.batch);
-        self.plan(PlanKey::Decode { bucket, choice, batch })
+        self.plan(PlanKey::decode(&self.session, self.fusions(), sequence.0, position, choice))
     }
 
     /// The prefill plan for `count` tokens: of the smallest bucket that holds them.
@@ -154,5 +165,46 @@ impl Engine {
         self.plans.ids.insert(key, id);
         self.plans.recorded.insert(id, plan);
         Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_and_every_chunk_of_an_engine_has_a_key_in_the_list() {
+        for (batch, tokens, capacity) in
+            [(1, 8, 40), (3, 100, 1500), (5, 512, 9000), (4, 48, 40_000)]
+        {
+            let session = SessionShape {
+                batch,
+                tokens,
+                capacity,
+                run_ahead: 1,
+                splits: crate::plan::splits(capacity),
+                ring: 8,
+                logit_rows: batch,
+                precision: Precision::BF16,
+            };
+            for short in [false, true] {
+                let fusions = Fusions { short, ..Fusions::default() };
+                let all = PlanKey::all(&session, fusions);
+                for sequence in 0..batch {
+                    for position in 0..capacity {
+                        let choice = Choice::Draw;
+                        let key = PlanKey::decode(&session, fusions, sequence, position, choice);
+                        assert!(all.contains(&key), "{key:?}");
+                    }
+                }
+                for count in 1..=tokens {
+                    let tokens = chunk_bucket(count, tokens);
+                    let key = PlanKey::Prefill { tokens, sequence: 0, end: PrefillEnd::Draw };
+                    assert!(all.contains(&key), "{key:?}");
+                }
+                let distinct: std::collections::HashSet<_> = all.iter().collect();
+                assert_eq!(distinct.len(), all.len());
+            }
+        }
     }
 }
