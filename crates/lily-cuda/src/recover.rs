@@ -42,10 +42,11 @@ impl CudaDevice {
         })
     }
 
-    /// Names the launch of a plan that was refused as a whole, which ran none of it: for lack of memory, say.
+    /// Names the launch of a plan that was refused as a whole, which ran none of it: for lack of memory, say. A fault of
+    /// earlier work, which may come to light here, is not this plan's.
     pub(crate) fn explain_refusal(&mut self, id: PlanId, error: CudaError) -> DeviceError {
-        if let Err(after) = self.start_over_if_lost() {
-            return after;
+        if self.gpu.is_lost() {
+            return self.start_over().err().unwrap_or_else(|| error.into());
         }
         let Ok(compiled) = self.plan(id) else { return error.into() };
         let plan = compiled.plan.clone();
