@@ -77,10 +77,6 @@ impl Device for Astray {
         self.inner.wait()
     }
 
-    fn losses(&self) -> u64 {
-        self.inner.losses()
-    }
-
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
         if launch == 0 {
             self.mislead(plan)?;

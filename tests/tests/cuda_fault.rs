@@ -1,12 +1,12 @@
-//! A kernel that faults on an NVIDIA GPU; reported as skipped where there is none. Alone in its program: a fault is felt
-//! in all of a program's contexts on the GPU.
+//! A kernel that faults on an NVIDIA GPU; reported as skipped where there is none. Alone in its program, which cannot use
+//! the GPU afterwards. With `LILY_LAUNCH_BY_LAUNCH=1` the launch has to be named.
 
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_tests::gpu;
 
 #[test]
-fn a_fault_ends_its_request_by_name_and_nothing_else() {
+fn a_fault_is_reported_and_nothing_hangs() {
     let options = CudaOptions {
         nvrtc: std::env::var_os("LILY_NVRTC").map(Into::into),
         cache: Compiler::default_cache(),
@@ -15,7 +15,8 @@ fn a_fault_ends_its_request_by_name_and_nothing_else() {
     match CudaDevice::new(options) {
         Ok(device) => {
             println!("on {}", device.info().name);
-            gpu::a_fault_ends_one_request("generic", Box::new(device));
+            let by_name = std::env::var_os("LILY_LAUNCH_BY_LAUNCH").is_some();
+            gpu::a_fault_is_reported("generic", Box::new(device), by_name);
         }
         Err(error @ (CudaError::NoDriver | CudaError::NoGpu { .. })) => {
             println!("skipped: {error}")

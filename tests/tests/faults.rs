@@ -1,16 +1,14 @@
-//! A launch that fails ends the request that it served, and nothing else.
+//! A launch that is refused ends the request that it served, and nothing else. A fault, after which a device is lost, ends
+//! all requests with an error, and nothing hangs or panics.
 
 #![allow(clippy::unwrap_used)]
 
 use lily_cpu::Numerics;
-use lily_model::engine::{
-    Engine, EngineError, EngineOptions, Finish, Generation, Progress, Run, SequenceId,
-};
-use lily_model::plan::PrefillEnd;
+use lily_model::engine::{Engine, EngineError, EngineOptions, Finish, Generation, Progress, Run};
 use lily_model::sampling::Sampling;
 use lily_plan::{DeviceError, Step};
 use lily_tests::faulty::{Fault, Faulty, Kind, Switch};
-use lily_tests::{Golden, cpu, max_difference};
+use lily_tests::{Golden, cpu};
 
 /// Tokens of a prompt and of the text behind it.
 const PROMPT: usize = 20;
@@ -119,22 +117,20 @@ fn named(error: &EngineError) -> (String, usize) {
 }
 
 #[test]
-fn a_launch_that_fails_ends_its_request_by_name_and_the_others_go_on() {
+fn a_refused_launch_ends_its_request_by_name_and_the_others_go_on() {
     let golden = Golden::open("generic");
     let want = wanted(&golden);
-    for (step, kind, after, name) in [
-        (first_decodes as fn(Step) -> bool, Kind::Late, 0, "router.0"),
-        (first_decodes, Kind::Late, 5, "router.0"),
-        (first_decodes, Kind::AtOnce, 3, "router.0"),
-        (first_prefills, Kind::Late, 1, "gdn_gate.0"),
-        (first_prefills, Kind::AtOnce, 0, "gdn_gate.0"),
+    for (step, after, name) in [
+        (first_decodes as fn(Step) -> bool, 0, "router.0"),
+        (first_decodes, 5, "router.0"),
+        (first_prefills, 0, "gdn_gate.0"),
+        (first_prefills, 2, "gdn_gate.0"),
     ] {
         let (mut engine, switch) = engine(&golden);
         let mut requests: Vec<_> = (0..3).map(|of| Request::start(&mut engine, of)).collect();
-        let fault = Fault { step, launch: 4, kind, after };
-        switch.set(Some(fault));
+        switch.set(Some(Fault { step, launch: 4, kind: Kind::Refused, after }));
         in_turns(&mut engine, &mut requests);
-        let label = format!("{kind:?} after {after}");
+        let label = format!("{name} after {after}");
         let error = requests[0].error.take().unwrap();
         assert_eq!(named(&error), (name.into(), 4), "{label}");
         assert!(requests[0].tokens.len() < LIMIT && want[0].starts_with(&requests[0].tokens));
@@ -142,8 +138,6 @@ fn a_launch_that_fails_ends_its_request_by_name_and_the_others_go_on() {
             assert!(request.error.is_none(), "{label}: {:?}", request.error);
             assert_eq!((&request.tokens, request.run.finish()), (want, Some(Finish::Length)));
         }
-        // Once when it failed, and once when it was found.
-        assert_eq!(switch.losses(), if kind == Kind::Late { 2 } else { 0 }, "{label}");
         switch.set(None);
         for request in &requests {
             engine.close(request.run.sequence());
@@ -155,76 +149,30 @@ fn a_launch_that_fails_ends_its_request_by_name_and_the_others_go_on() {
     }
 }
 
-/// The chunk of another sequence waits for the steps under way, and hears of their failure first.
 #[test]
-fn a_chunk_beside_steps_that_fail_is_not_blamed() {
+fn a_fault_ends_every_request_with_an_error_that_says_so() {
     let golden = Golden::open("generic");
     let want = wanted(&golden);
-    let (mut engine, switch) = engine(&golden);
-    let mut first = Request::start(&mut engine, 0);
-    while first.tokens.len() < 3 {
-        assert!(first.advance(&mut engine));
+    for (step, after) in [(first_decodes as fn(Step) -> bool, 2), (first_prefills, 1)] {
+        let (mut engine, switch) = engine(&golden);
+        let mut requests: Vec<_> = (0..3).map(|of| Request::start(&mut engine, of)).collect();
+        switch.set(Some(Fault { step, launch: 7, kind: Kind::Fault, after }));
+        in_turns(&mut engine, &mut requests);
+        for (request, want) in requests.iter().zip(&want) {
+            let error = request.error.as_ref().unwrap();
+            assert!(is_lost(error), "{error}");
+            assert!(want.starts_with(&request.tokens) && request.tokens.len() < LIMIT);
+        }
+        // Whatever is asked of it now ends the same way.
+        for request in &requests {
+            engine.close(request.run.sequence());
+        }
+        for _ in 0..4 {
+            assert!(is_lost(&engine.probe().unwrap_err()));
+        }
     }
-    let mut second = Request::start(&mut engine, 1);
-    switch.set(Some(Fault { step: first_decodes, launch: 9, kind: Kind::Late, after: 0 }));
-    // Its last step of three is under way when the next one fails.
-    assert!(first.advance(&mut engine));
-    second.finish(&mut engine);
-    assert_eq!((second.error.is_none(), &second.tokens), (true, &want[1]));
-    first.finish(&mut engine);
-    assert_eq!(named(&first.error.unwrap()).1, 9);
-    assert!(want[0].starts_with(&first.tokens) && first.tokens.len() >= 4);
 }
 
-#[test]
-fn a_failure_that_does_not_come_again_ends_the_request_without_a_name() {
-    let golden = Golden::open("generic");
-    let want = wanted(&golden);
-    let (mut engine, switch) = engine(&golden);
-    let mut requests: Vec<_> = (0..3).map(|of| Request::start(&mut engine, of)).collect();
-    switch.set(Some(Fault { step: first_decodes, launch: 7, kind: Kind::LateOnce, after: 2 }));
-    in_turns(&mut engine, &mut requests);
-    let error = requests[0].error.take().unwrap();
-    assert!(matches!(error, EngineError::Transient { launches, .. } if launches > 20), "{error}");
-    assert!(error.to_string().contains("an illegal address; run again"), "{error}");
-    assert_eq!((&requests[1].tokens, &requests[2].tokens), (&want[1], &want[2]));
-    assert_eq!(switch.losses(), 1);
-}
-
-/// A step that the host asks for by itself, states that are read, and logits that were not read yet.
-#[test]
-fn a_sequence_at_rest_is_fed_again_before_it_is_used() {
-    let golden = Golden::open("odd");
-    let (mut engine, switch) = engine(&golden);
-    let logits = |engine: &mut Engine, sequence: SequenceId| engine.logits(sequence).unwrap();
-    let (a, b) = (engine.open().unwrap(), engine.open().unwrap());
-    engine.prefill(b, &prompt(1), PrefillEnd::More).unwrap();
-    engine.step(b, 17).unwrap();
-    let saved = engine.snapshot(b).unwrap();
-    let want = logits(&mut engine, b);
-    let lose = |engine: &mut Engine| {
-        let before = switch.losses();
-        switch.set(Some(Fault { step: first_prefills, launch: 0, kind: Kind::Late, after: 0 }));
-        let error = engine.prefill(a, &prompt(0), PrefillEnd::More).unwrap_err();
-        assert_eq!(named(&error), ("embed".into(), 0));
-        switch.set(None);
-        assert_eq!(switch.losses(), before + 2);
-    };
-    lose(&mut engine);
-    assert!(matches!(engine.step(a, 1), Err(EngineError::BadSequence(0))));
-    engine.close(a);
-    assert_eq!(engine.open().unwrap(), a);
-    // The logits belong to the last token, which is fed as the end of a chunk now.
-    assert!(max_difference(&logits(&mut engine, b), &want) < 1e-3);
-    engine.step(b, 3).unwrap();
-    let next = logits(&mut engine, b);
-    lose(&mut engine);
-    assert_eq!(engine.tokens(b).unwrap().len(), PROMPT + 2);
-    let fork = {
-        engine.close(a);
-        engine.fork(b).unwrap()
-    };
-    engine.restore(fork, &saved).unwrap();
-    engine.step(fork, 3).unwrap();
-    assert!(max_difference(&logits(&mut engine, fork), &next) < 1e-3);
+fn is_lost(error: &EngineError) -> bool {
+    matches!(error, EngineError::Device(DeviceError::Lost { .. }))
 }

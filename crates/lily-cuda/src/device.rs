@@ -17,6 +17,7 @@ use crate::compiler::{Architecture, Compiler};
 use crate::contents::Contents;
 use crate::driver::{DeviceInfo, Function, Gpu, Graph, KernelLaunch};
 use crate::error::CudaError;
+use crate::failure::LAUNCH_BY_LAUNCH;
 use crate::fetch::Fetches;
 
 /// Name in messages.
@@ -53,23 +54,19 @@ pub(crate) struct Compiled {
 pub struct CudaDevice {
     // Before the memory that they use.
     pub(crate) plans: Vec<Compiled>,
-    pub(crate) functions: HashMap<Source, Function>,
-    pub(crate) contents: Contents,
-    pub(crate) buffers: Arc<Buffers>,
-    /// Handles of what the weights are copied from, to copy them again after a fault.
-    pub(crate) weights: Weights,
-    pub(crate) files: WeightFiles,
+    functions: HashMap<Source, Function>,
+    contents: Contents,
+    buffers: Arc<Buffers>,
     /// Of the weights that come next.
-    next_files: WeightFiles,
+    files: WeightFiles,
     watch: Option<WeightWatch>,
     compiler: Compiler,
-    pub(crate) fetches: Fetches,
-    /// Every plan that was compiled, also while the GPU is lost.
-    pub(crate) recorded: Vec<Arc<Plan>>,
-    pub(crate) losses: u64,
-    /// A fault has taken the context, and starting over has failed.
-    pub(crate) is_lost: bool,
-    pub(crate) index: usize,
+    fetches: Fetches,
+    /// The plan that was submitted last.
+    pub(crate) last: Option<PlanId>,
+    /// How a fault has taken the GPU away.
+    pub(crate) lost: Option<String>,
+    launch_by_launch: bool,
     pub(crate) gpu: Arc<Gpu>,
 }
 
@@ -82,16 +79,13 @@ impl CudaDevice {
             functions: HashMap::new(),
             contents: Contents::default(),
             buffers: Arc::default(),
-            weights: Weights::new(),
             files: WeightFiles::default(),
-            next_files: WeightFiles::default(),
             watch: None,
             compiler: Compiler::new(options.nvrtc, options.cache),
             fetches: Fetches::new(&gpu)?,
-            recorded: Vec::new(),
-            losses: 0,
-            is_lost: false,
-            index: options.index,
+            last: None,
+            lost: None,
+            launch_by_launch: std::env::var_os(LAUNCH_BY_LAUNCH).is_some(),
             gpu,
         })
     }
@@ -149,7 +143,7 @@ impl CudaDevice {
     }
 
     /// Loads what a plan needs, and records it.
-    pub(crate) fn prepare(&mut self, plan: &Arc<Plan>) -> Result<Compiled, DeviceError> {
+    fn prepare(&mut self, plan: &Arc<Plan>) -> Result<Compiled, DeviceError> {
         let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
             .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;
@@ -222,7 +216,7 @@ impl Device for CudaDevice {
     }
 
     fn weight_files(&mut self, files: Vec<MappedFile>) {
-        self.next_files = WeightFiles::open(files, |_| ());
+        self.files = WeightFiles::open(files, |_| ());
     }
 
     fn watch_weights(&mut self, watch: WeightWatch) {
@@ -231,32 +225,31 @@ impl Device for CudaDevice {
 
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         check_weights(buffers, &weights)?;
+        self.make_sure()?;
         self.plans.clear();
-        self.recorded.clear();
+        self.last = None;
         self.contents = Contents::default();
-        (self.buffers, self.weights) = (buffers.clone(), weights);
-        let (files, watch) = (std::mem::take(&mut self.next_files), self.watch.take());
-        self.files = files;
-        if self.is_lost {
-            return self.make_ready();
-        }
-        let contents =
-            Contents::new(&self.gpu, buffers, &self.weights, &self.files, watch.as_ref());
+        self.buffers = buffers.clone();
+        let (files, watch) = (std::mem::take(&mut self.files), self.watch.take());
+        let contents = Contents::new(&self.gpu, buffers, &weights, &files, watch.as_ref());
         self.contents = self.guard(contents)?;
         Ok(())
     }
 
     fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
         check_plan(plan, &self.buffers)?;
-        self.make_ready()?;
+        self.make_sure()?;
         let compiled = self.prepare(plan)?;
         self.plans.push(compiled);
-        self.recorded.push(plan.clone());
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
+        self.last = Some(plan);
+        if self.launch_by_launch {
+            return self.run_in_steps(plan);
+        }
         match self.gpu.run(&self.plan(plan)?.graph) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.explain_refusal(plan, error)),
@@ -264,13 +257,9 @@ impl Device for CudaDevice {
     }
 
     fn wait(&mut self) -> Result<(), DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
         let waited = self.gpu.wait();
         self.guard(waited)
-    }
-
-    fn losses(&self) -> u64 {
-        self.losses
     }
 
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
@@ -287,14 +276,14 @@ impl Device for CudaDevice {
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
         self.range(buffer, offset, out.len(), "read")?;
         let read = self.contents.memory[buffer.index()].read(offset, out);
         self.guard(read)
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
         self.range(buffer, offset, data.len(), "written")?;
         let written = self.contents.memory[buffer.index()].write(offset, data);
         self.guard(written)
@@ -342,7 +331,7 @@ impl Device for CudaDevice {
         offset: usize,
         bytes: usize,
     ) -> Result<Fetch, DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
         self.range(buffer, offset, bytes, "read")?;
         let fetch = Fetch::ready(bytes)?;
         let started = self.fetches.start(&self.contents.memory[buffer.index()], offset, fetch);
@@ -350,7 +339,7 @@ impl Device for CudaDevice {
     }
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
-        self.make_ready()?;
+        self.make_sure()?;
         let finished = self.fetches.finish(fetch);
         self.guard(finished)?.ok_or_else(|| {
             DeviceError::Usage("this fetch was never started, or is taken already".into())

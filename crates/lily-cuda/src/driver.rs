@@ -3,7 +3,6 @@
 use std::ffi::{CString, c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -41,11 +40,10 @@ pub struct DeviceInfo {
 
 /// An opened GPU with the stream that everything runs on.
 pub(crate) struct Gpu {
+    device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
     info: DeviceInfo,
-    /// The context is destroyed, and with it everything in it.
-    is_gone: AtomicBool,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every method makes the context current first.
@@ -71,19 +69,14 @@ impl Gpu {
             let found = format!("{}.{}", info.capability.0, info.capability.1);
             return Err(CudaError::TooOld { name: info.name, found });
         }
-        // A context of its own, which can be given up after a fault without taking others along.
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the device exists; the context is destroyed when this value is dropped or abandoned. It becomes
-        // the current one of this thread.
-        let created = unsafe { sys::cuCtxCreate_v2(&raw mut context, 0, device) };
-        call("cuCtxCreate", created.result())?;
+        // SAFETY: the device exists; the context is released when this value is dropped.
+        let context =
+            call("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
+        // SAFETY: the context was just retained.
+        call("cuCtxSetCurrent", unsafe { result::ctx::set_current(context) })?;
         let kind = result::stream::StreamKind::NonBlocking;
-        let stream = call("cuStreamCreate", result::stream::create(kind));
-        let stream = stream.inspect_err(|_| {
-            // SAFETY: nothing is in the context.
-            let _ = unsafe { sys::cuCtxDestroy_v2(context) };
-        })?;
-        Ok(Arc::new(Self { context, stream, info, is_gone: AtomicBool::new(false) }))
+        let stream = call("cuStreamCreate", result::stream::create(kind))?;
+        Ok(Arc::new(Self { device, context, stream, info }))
     }
 
     /// What the GPU is.
@@ -100,11 +93,7 @@ impl Gpu {
 
     /// Makes the context current on this thread.
     fn enter(&self) -> Result<(), CudaError> {
-        if self.is_gone.load(Ordering::Relaxed) {
-            let reason = "the context was given up after a fault".into();
-            return Err(CudaError::Driver { call: "cuCtxSetCurrent".into(), reason });
-        }
-        // SAFETY: the context is there.
+        // SAFETY: the context lives as long as `self`.
         call("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context) })
     }
 
@@ -115,18 +104,9 @@ impl Gpu {
         call("cuStreamSynchronize", unsafe { result::stream::synchronize(self.stream) })
     }
 
-    /// Whether a fault has made the context unusable.
+    /// Whether a fault has made the GPU unusable for this program.
     pub fn is_lost(&self) -> bool {
         self.wait().is_err()
-    }
-
-    /// Destroys the context with everything in it, which may be in use: whoever holds some of it gets errors.
-    pub fn abandon(&self) {
-        if !self.is_gone.swap(true, Ordering::Relaxed) {
-            // SAFETY: no call uses the context from here on: each one enters it first. There is nothing to be done
-            // about an error.
-            let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
-        }
     }
 
     /// Device memory; not cleared.
@@ -259,8 +239,14 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // Nothing uses the context any more: all other values hold this one. The stream goes with it.
-        self.abandon();
+        // Nothing can be done about errors here; the process may be ending.
+        if self.enter().is_ok() {
+            // SAFETY: nothing uses stream and context any more: all other values hold this one.
+            unsafe {
+                let _ = result::stream::destroy(self.stream);
+                let _ = result::primary_ctx::release(self.device);
+            }
+        }
     }
 }
 

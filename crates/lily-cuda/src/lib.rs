@@ -14,10 +14,10 @@ mod device;
 #[allow(unsafe_code)]
 mod driver;
 mod error;
+mod failure;
 mod fetch;
 #[allow(unsafe_code)]
 mod nvrtc;
-mod recover;
 mod upload;
 
 pub use device::{CudaDevice, CudaOptions, FUSIONS, PRECISION};

@@ -109,10 +109,14 @@ fn every_kernel_agrees_with_its_reference() {
     check_all(|| cases_in(Bar::Bf16.precision(), named_cases));
 }
 
-/// One case of each kernel for each seed.
+/// One case of every third kernel for each seed: what takes time is compiling, since every seed has constants of its own.
 #[test]
 fn every_kernel_agrees_with_its_reference_at_random_dimensions() {
-    check_all(|| together(SEEDS, |seed| random_cases(Bar::Bf16.precision(), seed as u64)));
+    let some = |seed| {
+        let cases = random_cases(Bar::Bf16.precision(), seed as u64).into_iter().enumerate();
+        cases.filter(|(index, _)| (index + seed) % 3 == 0).map(|(_, case)| case).collect()
+    };
+    check_all(|| together(SEEDS, some));
 }
 
 /// For tools that slow everything down: `scripts/gpu-check` runs it under compute-sanitizer.

@@ -82,6 +82,14 @@ pub enum DeviceError {
         /// What is missing or failed, and what to do.
         reason: String,
     },
+    /// A fault has taken the device away from this program: every further call fails like this.
+    #[error("device {device} is lost: {reason}")]
+    Lost {
+        /// Device name.
+        device: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
     /// A weight buffer of the plan has no weight, or one of another shape.
     #[error(
         "weight `{name}` {found}, need {expected}; the checkpoint does not match its config.json"
@@ -158,10 +166,8 @@ pub struct MemoryBudget {
 /// Compiles and runs plans over one set of buffers.
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
-/// reads and writes wait for everything submitted before them.
-///
-/// A failure leaves a device that can be used: either with all of its buffers, where only what the failed work wrote is
-/// undefined, or started over ([`losses`](Device::losses)). One that cannot start over fails every call until it can.
+/// reads and writes wait for everything submitted before them. A failure leaves a device that can be used, with all of its
+/// buffers; only what the failed work writes is undefined. The exception is [`DeviceError::Lost`].
 pub trait Device: Send {
     /// Short name: `cpu`, `metal`, `cuda`, `interpreter`.
     fn name(&self) -> &str;
@@ -211,12 +217,6 @@ pub trait Device: Send {
 
     /// Waits for all submitted plans.
     fn wait(&mut self) -> Result<(), DeviceError>;
-
-    /// How often a failure has cost the contents of all buffers but the weights. Weights and compiled plans are there
-    /// again when the call that failed returns.
-    fn losses(&self) -> u64 {
-        0
-    }
 
     /// Runs a single launch of a plan and waits: for comparisons launch by launch.
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError>;

@@ -44,9 +44,7 @@ impl Turned {
     pub fn endangers_engine(&self) -> bool {
         match self {
             Self::Panicked => true,
-            Self::Failed(ChatError::Engine(error)) => {
-                matches!(error, EngineError::Device(_) | EngineError::Transient { .. })
-            }
+            Self::Failed(ChatError::Engine(error)) => matches!(error, EngineError::Device(_)),
             _ => false,
         }
     }

@@ -51,17 +51,6 @@ pub enum EngineError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The device failed once, and does not fail again.
-    #[error(
-        "{reason}; run again launch by launch, none of {launches} launches fails: look at the device's own log for \
-         faults of the hardware"
-    )]
-    Transient {
-        /// Launches that were run again.
-        launches: usize,
-        /// What the device said.
-        reason: String,
-    },
     /// No token could be chosen.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
@@ -146,6 +135,13 @@ pub enum EngineError {
         /// Position of the token that would have been chosen.
         position: usize,
     },
+}
+
+impl EngineError {
+    /// Whether no engine of this program can use the device any more.
+    pub fn is_device_lost(&self) -> bool {
+        matches!(self, Self::Device(DeviceError::Lost { .. }))
+    }
 }
 
 fn advice(largest: &usize) -> String {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use lily_plan::{Fetch, control};
 
-use super::recover::Work;
 use super::sequence::{ControlRow, Status};
 use super::{Engine, EngineError, SequenceId};
 use crate::plan::Choice;
@@ -18,8 +17,6 @@ pub(crate) struct Flight {
     pub(crate) ready: VecDeque<ControlRow>,
     /// Position behind all steps that were submitted.
     pub(crate) submitted: usize,
-    /// Who chooses the tokens of these steps.
-    pub(crate) choice: Option<Choice>,
     /// Tokens that were handed out.
     pub(crate) produced: usize,
     /// Why the sequence failed while another one was moved on.
@@ -38,7 +35,6 @@ impl Engine {
             return Ok(());
         }
         self.park();
-        self.recover(sequence)?;
         self.sequences[sequence.0].control[control::HALT] = 0;
         self.write_control(sequence)?;
         self.flights[sequence.0].submitted = position;
@@ -52,7 +48,6 @@ impl Engine {
         sequence: SequenceId,
         choice: Choice,
     ) -> Result<(), EngineError> {
-        self.flights[sequence.0].choice = Some(choice);
         let position = self.flights[sequence.0].submitted.min(self.session.capacity - 1);
         let plan = self.decode_plan(sequence, position, choice)?;
         // Which step the row will hold is known when the sequence comes to rest.
@@ -76,12 +71,10 @@ impl Engine {
         let Some(sequence) = self.awake.take() else { return };
         // Stays so if anything in here goes wrong.
         self.sequences[sequence.0].status = Status::Failed;
-        let choice = self.flights[sequence.0].choice;
         match self.put_to_sleep(sequence) {
             Ok(()) => self.sequences[sequence.0].status = Status::Open,
             Err(error) => {
                 self.give_up(sequence);
-                let error = self.explain_steps(sequence, choice, error);
                 self.flights[sequence.0].error = Some(error);
             }
         }
@@ -98,34 +91,18 @@ impl Engine {
         self.write_control(sequence)
     }
 
-    /// Finds the launch of the steps under way that failed; the sequence has failed.
-    pub(crate) fn explain_steps(
-        &mut self,
-        sequence: SequenceId,
-        choice: Option<Choice>,
-        error: EngineError,
-    ) -> EngineError {
-        let Some(choice) = choice else { return error };
-        match self.explain(sequence, &Work::Steps { choice }, false, error) {
-            Err(error) => error,
-            // Nobody else was at work.
-            Ok(()) => EngineError::BadSequence(sequence.0),
-        }
-    }
-
     /// Takes back what a sequence has computed beyond the token that was handed out last, and leaves
     /// it asleep: exactly as if it had run to that point and no further.
     pub(crate) fn settle(&mut self, sequence: SequenceId) -> Result<(), EngineError> {
         self.sequence(sequence)?;
-        self.recover(sequence)?;
         if self.awake == Some(sequence) {
             self.awake = None;
             self.flights[sequence.0].fetches.clear();
-            let choice = self.flights[sequence.0].choice;
-            if let Err(error) = self.device.wait() {
+            let waited = self.device.wait();
+            if waited.is_err() {
                 self.give_up(sequence);
-                return Err(self.explain_steps(sequence, choice, error.into()));
             }
+            waited?;
             self.read_control(sequence)?;
         } else if self.flights[sequence.0].ready.is_empty() {
             return Ok(());

@@ -8,7 +8,6 @@ mod logprobs;
 mod memory;
 mod plans;
 mod profile;
-mod recover;
 mod run;
 mod sequence;
 mod snapshot;
@@ -34,7 +33,6 @@ pub use snapshot::Snapshot;
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
 use flight::Flight;
 use plans::PlanCache;
-use recover::Work;
 use sequence::Sequence;
 
 /// How an engine is set up. All memory follows from these numbers and is reserved at the start.
@@ -98,8 +96,6 @@ pub struct Engine {
     awake: Option<SequenceId>,
     /// Sequences opened so far.
     opened: u64,
-    /// How often the device had started over when this was last looked at.
-    losses: u64,
 }
 
 impl Engine {
@@ -137,9 +133,7 @@ impl Engine {
             flights: (0..options.batch).map(|_| Flight::default()).collect(),
             awake: None,
             opened: 0,
-            losses: 0,
         };
-        engine.losses = engine.device.losses();
         for sequence in 0..options.batch {
             engine.write_control(SequenceId(sequence))?;
         }
@@ -246,14 +240,9 @@ impl Engine {
         ids: &[u32],
         end: PrefillEnd,
     ) -> Result<(), EngineError> {
-        self.recover(sequence)?;
         let plan = self.prefill_plan(sequence, ids.len(), end)?;
-        let others = self.awake.is_some();
-        let ran =
-            self.start_chunk(sequence, ids).and_then(|()| self.submit(sequence, plan, &mut || ()));
-        if let Err(error) = ran {
-            self.explain(sequence, &Work::Chunk { ids, plan }, others, error)?;
-        }
+        self.start_chunk(sequence, ids)?;
+        self.submit(sequence, plan, &mut || ())?;
         self.finish_chunk(sequence, ids, end)
     }
 
@@ -298,7 +287,6 @@ impl Engine {
     /// Logits of the sequence's last step or chunk, `[vocab]`. Sequences share the memory: they must
     /// be read before another one runs.
     pub fn logits(&mut self, sequence: SequenceId) -> Result<Vec<f32>, EngineError> {
-        self.recover(sequence)?;
         let row = self.sequence(sequence)?.logits_row;
         let row = row.ok_or(EngineError::NoLogits(sequence.0))?;
         let vocab = self.shape.vocab;
@@ -321,19 +309,15 @@ impl Engine {
         meanwhile: &mut dyn FnMut(),
     ) -> Result<(), EngineError> {
         self.check_input(sequence, &[token])?;
-        // A step moves every sequence that is awake.
-        self.park();
-        self.recover(sequence)?;
         let position = self.sequence(sequence)?.position();
         let plan = self.decode_plan(sequence, position, Choice::Host)?;
+        // A step moves every sequence that is awake.
+        self.park();
         let state = &mut self.sequences[sequence.0];
         state.control[control::TOKEN] = token as i32;
         state.control[control::HALT] = 0;
-        let ran =
-            self.write_control(sequence).and_then(|()| self.submit(sequence, plan, meanwhile));
-        if let Err(error) = ran {
-            self.explain(sequence, &Work::Step { token }, false, error)?;
-        }
+        self.write_control(sequence)?;
+        self.submit(sequence, plan, meanwhile)?;
         let ahead = self.session.run_ahead;
         self.sequences[sequence.0].advance(&[token], ahead);
         self.own_logits(sequence, sequence.0..sequence.0 + 1);

@@ -281,21 +281,10 @@ impl Engine {
         position: usize,
         choice: Choice,
     ) -> Result<ControlRow, EngineError> {
-        self.recover(sequence)?;
         if let Some(row) = self.flights[sequence.0].ready.pop_front() {
             return Ok(row);
         }
         self.wake(sequence, position)?;
-        let row = self.run_ahead(sequence, position, choice);
-        row.map_err(|error| self.explain_steps(sequence, Some(choice), error))
-    }
-
-    fn run_ahead(
-        &mut self,
-        sequence: SequenceId,
-        position: usize,
-        choice: Choice,
-    ) -> Result<ControlRow, EngineError> {
         while self.flights[sequence.0].submitted <= position + self.options.steps_ahead {
             self.submit_step(sequence, choice)?;
         }
@@ -364,8 +353,6 @@ impl Engine {
             *to = i32::try_from(id).unwrap_or(control::NO_ID);
         }
         self.sequence(sequence)?;
-        self.sequences[sequence.0].stops = ids;
-        self.flights[sequence.0].produced = 0;
         let first = sequence.0 * control::STOP_IDS;
         write_i32(self.device.as_mut(), self.buffers.stop_ids, first, &ids)?;
         let row = &mut self.sequences[sequence.0].control;
@@ -376,9 +363,7 @@ impl Engine {
 
     /// Writes how tokens are drawn.
     fn set_rule(&mut self, sequence: SequenceId, rule: &Draw) -> Result<(), EngineError> {
-        let words = rule.words();
-        self.sequences[sequence.0].rule = words;
         let first = sequence.0 * Draw::WORDS;
-        Ok(write_i32(self.device.as_mut(), self.buffers.sampling, first, &words)?)
+        Ok(write_i32(self.device.as_mut(), self.buffers.sampling, first, &rule.words())?)
     }
 }

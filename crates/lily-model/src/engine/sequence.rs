@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use lily_kernels::draw::Draw;
 use lily_plan::{DeviceError, Fetch, control, write_i32};
 
 use super::{Engine, EngineError};
@@ -44,12 +43,6 @@ pub(crate) struct Sequence {
     pub(crate) control: ControlRow,
     /// Row of the logits buffer that holds this sequence's last logits, until another writes there.
     pub(crate) logits_row: Option<usize>,
-    /// The tokens have to be fed again: the device has started over.
-    pub(crate) lost: bool,
-    /// Tokens at which the device halts.
-    pub(crate) stops: [i32; control::STOP_IDS],
-    /// How the device draws tokens.
-    pub(crate) rule: [i32; Draw::WORDS],
 }
 
 impl Sequence {
@@ -65,9 +58,6 @@ impl Sequence {
             oldest: 0,
             control,
             logits_row: None,
-            lost: false,
-            stops: [control::NO_ID; control::STOP_IDS],
-            rule: Draw::GREEDY.words(),
         }
     }
 
@@ -104,7 +94,6 @@ impl Engine {
         let index = free.ok_or(EngineError::NoSequence(self.sequences.len()))?;
         let sequence = SequenceId(index);
         self.ground(sequence);
-        self.recover(sequence)?;
         self.opened += 1;
         let opened = self.opened;
         self.sequences[index] = Sequence { status: Status::Open, opened, ..Sequence::closed() };
