@@ -121,10 +121,17 @@ impl Guard {
             return Ok(());
         }
         let origin = brief(origin);
-        let message = format!(
-            "web pages from `{origin}` may not use this server; start it with --allow-origin \
-             {origin} to allow them"
-        );
+        let message = match origin.as_str() {
+            // A file, or a frame that may not say: such a page has no name that could be allowed.
+            "null" => "web pages without an origin of their own, such as files, may not use this \
+                       server; serve the page from an address, and start the server with \
+                       --allow-origin and that address"
+                .to_owned(),
+            origin => format!(
+                "web pages from `{origin}` may not use this server; start it with --allow-origin \
+                 {origin} to allow them"
+            ),
+        };
         Err(ApiError::request(StatusCode::FORBIDDEN, "origin_not_allowed", message))
     }
 
