@@ -145,12 +145,36 @@ def a_refusal_is_shown(chromium):
         assert failure.get_attribute("role") == "alert"
 
 
+def a_model_that_is_being_loaded_is_waited_for(chromium):
+    loading = {"error": {"message": "the model is still being loaded", "code": "model_loading"}}
+    with Server(PROGRAM, script=[["</think>ok"]]) as server, Tab(chromium, server.base) as tab:
+        tab.ready()
+        answers = []
+
+        def load(route):
+            answers.append(route)
+            if len(answers) < 3:
+                route.fulfill(status=503, content_type="application/json", body=json.dumps(loading))
+            else:
+                route.continue_()
+
+        tab.page.route("**/v1/models", load)
+        tab.page.reload()
+        expect(tab.page.locator("#greeting")).to_contain_text("still being loaded")
+        tab.ready().ask("Are you there?")
+        assert tab.text() == "ok" and len(answers) == 3
+
+
 def a_key_is_asked_for_and_kept_in_the_tab_only(chromium):
     script = [["</think>\n\n", "Open."]]
     with Server(PROGRAM, "--api-key", "sesame", script=script) as server, Tab(chromium, server.base) as tab:
         page = tab.page
         page.locator("#key-dialog[open]").wait_for()
         assert not page.locator("#key-wrong").is_visible()
+        # What no header can carry is not taken.
+        page.fill("#key", "s\u00e9same")
+        page.press("#key", "Enter")
+        assert page.evaluate("document.getElementById('key').validity.patternMismatch")
         page.fill("#key", "simsim")
         page.press("#key", "Enter")
         page.locator("#key-wrong:not([hidden])").wait_for()
@@ -319,6 +343,7 @@ TESTS = [
     waiting_is_told_and_a_full_queue_is_an_error,
     a_server_that_goes_away_is_an_error_and_can_come_back,
     a_refusal_is_shown,
+    a_model_that_is_being_loaded_is_waited_for,
     a_key_is_asked_for_and_kept_in_the_tab_only,
     settings_are_sent_and_last_over_a_reload,
     text_of_the_model_never_becomes_markup,

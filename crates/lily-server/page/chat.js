@@ -112,6 +112,8 @@ class Answer {
     this.text = new Markdown(text);
     this.note = element('p', 'note');
     this.node = element('article', 'answer busy', this.thought, text, this.note);
+    // Read aloud when it is whole, not token by token.
+    this.node.ariaBusy = 'true';
   }
 
   add({ reasoning, content }) {
@@ -155,6 +157,7 @@ class Answer {
   end(how) {
     this.isDone = true;
     this.node.classList.remove('busy');
+    this.node.ariaBusy = 'false';
     this.draw();
     const cached = this.usage?.prompt_tokens_details?.cached_tokens;
     const facts = [
@@ -380,8 +383,9 @@ form.addEventListener('submit', (event) => {
   by('settings').close();
 });
 by('reset-settings').addEventListener('click', () => {
-  settings = {};
-  showSettings();
+  for (const field of form.elements) {
+    if (field.name) field.value = '';
+  }
 });
 by('forget-key').addEventListener('click', () => {
   key = null;
