@@ -304,6 +304,7 @@ def a_narrow_window_has_no_sideways_scrolling(chromium):
         tab.ready().ask("z" * 200)
         tab.answer()
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert tab.page.evaluate("document.getElementById('thread').scrollWidth") <= 360
 
 
 def screenshots(chromium):

@@ -61,12 +61,11 @@ const count = (number) => number.toLocaleString('en');
 const seconds = (time) => `${(time / 1000).toFixed(1)} s`;
 
 function isNearEnd() {
-  const page = document.scrollingElement;
-  return page.scrollHeight - page.scrollTop - page.clientHeight < NEAR;
+  return thread.scrollHeight - thread.scrollTop - thread.clientHeight < NEAR;
 }
 
 function scrollToEnd() {
-  document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
+  thread.scrollTop = thread.scrollHeight;
 }
 
 function say(text) {
