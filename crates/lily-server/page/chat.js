@@ -58,6 +58,7 @@ function button(label, action) {
 }
 
 const count = (number) => number.toLocaleString('en');
+const tokens = (number) => `${count(number)} ${number === 1 ? 'token' : 'tokens'}`;
 const seconds = (time) => `${(time / 1000).toFixed(1)} s`;
 
 function isNearEnd() {
@@ -73,17 +74,17 @@ function say(text) {
 }
 
 /** Shows how much of the context the conversation takes. */
-function showContext(tokens, isExact) {
-  if (!model || !tokens) {
+function showContext(used, isExact) {
+  if (!model || !used) {
     by('context').hidden = true;
     return;
   }
   const whole = model.context_length;
   by('context').hidden = false;
-  const text = `${isExact ? '' : '≈ '}${count(tokens)} of ${count(whole)} tokens`;
+  const text = `${isExact ? '' : '≈ '}${count(used)} of ${tokens(whole)}`;
   by('context-text').textContent = text;
   by('context').title = `Context in use: ${text}`;
-  by('context-meter').value = Math.min(tokens / whole, 1);
+  by('context-meter').value = Math.min(used / whole, 1);
 }
 
 // ---- One answer: what it looks like while it comes and when it is there.
@@ -146,7 +147,7 @@ class Answer {
     const end = this.thoughtEnd || (this.isDone && this.last);
     this.summary.textContent = end ? `Thought for ${seconds(end - this.first)}` : 'Thinking…';
     if (running && !this.isDone) {
-      say([`${count(this.tokens)} tokens`, this.speed].filter(Boolean).join(' · '));
+      say([tokens(this.tokens), this.speed].filter(Boolean).join(' · '));
       showContext(this.before + this.tokens, false);
     }
     if (follow) scrollToEnd();
@@ -161,10 +162,10 @@ class Answer {
     const cached = this.usage?.prompt_tokens_details?.cached_tokens;
     const facts = [
       how,
-      this.tokens > 0 && `${count(this.tokens)} tokens`,
+      this.tokens > 0 && tokens(this.tokens),
       this.speed,
       this.first > 0 && `first after ${seconds(this.first - this.asked)}`,
-      cached > 0 && `${count(cached)} tokens read before`,
+      cached > 0 && `${tokens(cached)} read before`,
     ];
     this.note.replaceChildren(facts.filter(Boolean).join(' · '));
     if (this.content) this.note.append(' ', copyButton(() => this.content));
