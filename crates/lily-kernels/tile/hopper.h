@@ -51,6 +51,9 @@ METAL_FUNC uint2 load_shared_8(uint from) {
     return v;
 }
 
+// The low word of swizzled_operand, to which 16-byte words can be added; the high one is the same for all.
+METAL_FUNC uint swizzled_operand_low(uint address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
+
 #define SUMS_16(d, i) \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), "+f"(d[i + 12]), \
@@ -59,24 +62,25 @@ METAL_FUNC uint2 load_shared_8(uint from) {
 #define NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_2 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_3 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PRODUCT(n, names, operands, ...) \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" names "}, " operands ", 1, 1, 1, 0;" \
-                 : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define PRODUCT(n, names, a_names, b_low, ...) \
+    asm volatile("{ .reg .b64 b;\n mov.b64 b, {" b_low ", 0x40000040};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" names "}, {" a_names "}, b, 1, 1, 1, 0; }" \
+                 : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low_word))
 
-// sums [64, N] += a b: a bfloat [64, 16] in registers, b the described operand [N, 16]. A warp owns 16 rows; lane
+// sums [64, N] += a bᵀ: a bfloat [64, 16] in registers, b [N, 16] described by the low word of its descriptor. A warp owns 16 rows; lane
 // 4g + c has of row g + 8r the columns 8i + 2c + j in sums[4i + 2r + j], and of a the columns 2c, 2c + 1 of rows g and
 // g + 8, then the same 8 columns further on.
-template <uint N> METAL_FUNC void multiply_accumulate(float (&sums)[N / 2], const uint (&a)[4], ulong b) {
+template <uint N> METAL_FUNC void multiply_accumulate(float (&sums)[N / 2], const uint (&a)[4], uint b_low_word) {
     if constexpr (N == 32) {
-        PRODUCT("32", NAMES_0, "{%16, %17, %18, %19}, %20", SUMS_16(sums, 0));
+        PRODUCT("32", NAMES_0, "%16, %17, %18, %19", "%20", SUMS_16(sums, 0));
     } else if constexpr (N == 64) {
-        PRODUCT("64", NAMES_0 NAMES_1, "{%32, %33, %34, %35}, %36", SUMS_16(sums, 0), SUMS_16(sums, 16));
+        PRODUCT("64", NAMES_0 NAMES_1, "%32, %33, %34, %35", "%36", SUMS_16(sums, 0), SUMS_16(sums, 16));
     } else if constexpr (N == 96) {
-        PRODUCT("96", NAMES_0 NAMES_1 NAMES_2, "{%48, %49, %50, %51}, %52", SUMS_16(sums, 0), SUMS_16(sums, 16),
+        PRODUCT("96", NAMES_0 NAMES_1 NAMES_2, "%48, %49, %50, %51", "%52", SUMS_16(sums, 0), SUMS_16(sums, 16),
                 SUMS_16(sums, 32));
     } else {
         static_assert(N == 128, "32, 64, 96 or 128 columns");
-        PRODUCT("128", NAMES_0 NAMES_1 NAMES_2 NAMES_3, "{%64, %65, %66, %67}, %68", SUMS_16(sums, 0),
+        PRODUCT("128", NAMES_0 NAMES_1 NAMES_2 NAMES_3, "%64, %65, %66, %67", "%68", SUMS_16(sums, 0),
                 SUMS_16(sums, 16), SUMS_16(sums, 32), SUMS_16(sums, 48));
     }
 }

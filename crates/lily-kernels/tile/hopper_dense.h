@@ -9,9 +9,9 @@ METAL_FUNC void multiply_dense(
     uint rows, uint thread_index)
 {
     for (uint i = thread_index; i < OFFSETS; i += THREADS) {
-        offsets[i] = (first + i) * (INPUT_WIDTH / 8);
+        offsets[i] = (first + i) * (INPUT_WIDTH * 2);
     }
     const WeightRows weights(weight, 0, blockIdx.y * TILE_OUTPUTS, thread_index);
     __syncthreads();
-    multiply_rows<TILE_TOKENS>(sums, weights, shared_address(memory), x, offsets, rows, thread_index);
+    multiply_rows<TILE_TOKENS>(sums, weights, shared_address(memory), (const uchar*)x, offsets, rows, thread_index);
 }

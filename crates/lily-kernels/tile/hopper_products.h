@@ -2,7 +2,7 @@
 // first operand in registers, rows of x as the second in shared memory. Constants:
 //
 //   INPUT_WIDTH   columns of the matrix, a multiple of 256
-//   OUTPUTS       its rows; those of one expert
+//   OUTPUTS       its rows, a multiple of 64; those of one expert
 //   MATRIX_ROWS   its rows; those of all experts
 //   WARPGROUPS    of a block; each owns 64 matrix rows
 //   TILE_TOKENS   rows of x that a block owns, 32, 64, 96 or 128
@@ -19,6 +19,7 @@
 constant constexpr uint THREADS = WARPGROUPS * 128;
 constant constexpr uint TILE_OUTPUTS = WARPGROUPS * 64;
 constant constexpr uint STEP_COLUMNS = 128;
+constant constexpr uint CODE_WORDS = INPUT_WIDTH / 32;  // 16-byte words of a matrix row
 constant constexpr uint STEPS = INPUT_WIDTH / STEP_COLUMNS;
 // Of a stage: codes of a step, scales and biases of two.
 constant constexpr uint WEIGHT_BYTES = THREADS * 32 + TILE_OUTPUTS * 16;
@@ -27,7 +28,7 @@ constant constexpr uint STAGE_BYTES = (TILE_TOKENS * STEP_COLUMNS * 2 + WEIGHT_B
 // Rows of x that threads look up, more than TILE_TOKENS where their number is no divisor.
 constant constexpr uint OFFSETS = (TILE_TOKENS + THREADS / 16 - 1) / (THREADS / 16) * (THREADS / 16);
 
-static_assert(STEPS % 2 == 0 && STAGES >= 3, "shapes");
+static_assert(INPUT_WIDTH % 256 == 0 && OUTPUTS % 64 == 0 && STAGES >= 3, "shapes");
 
 METAL_FUNC uint select_bytes(uint a, uint b, uint selector) { return __byte_perm(a, b, selector); }
 
@@ -36,16 +37,16 @@ METAL_FUNC uint select_bytes(uint a, uint b, uint selector) { return __byte_perm
 struct WeightRows {
     const uint4* codes;
     const uint4* pairs;
-    uint next;  // from the thread's first matrix row to its second: 0 at the end of the matrix
 
     METAL_FUNC WeightRows(const uint4* weight, uint matrix_row, uint output, uint thread_index) {
-        const uint own = output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2;
-        const uint first = min(own, uint(OUTPUTS - 1));
-        next = (min(own + 1, uint(OUTPUTS - 1)) - first) * (INPUT_WIDTH / 32);
-        codes = weight + ulong(matrix_row + first) * (INPUT_WIDTH / 32) + thread_index % 4;
-        const uint row = matrix_row + min(output + thread_index % TILE_OUTPUTS, uint(OUTPUTS - 1));
-        pairs = weight + ulong(MATRIX_ROWS) * (INPUT_WIDTH / 32) + ulong(row) * (INPUT_WIDTH / 256);
+        const uint own = inside(output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2);
+        codes = weight + ulong(matrix_row + own) * CODE_WORDS + thread_index % 4;
+        const uint row = inside(output + thread_index % TILE_OUTPUTS);
+        pairs = weight + ulong(MATRIX_ROWS) * CODE_WORDS + ulong(matrix_row + row) * (INPUT_WIDTH / 256);
     }
+
+    // A warpgroup behind the last matrix row works on the first ones, and nobody wants its results.
+    METAL_FUNC static uint inside(uint row) { return row < OUTPUTS ? row : row % 64; }
 
     // Starts the copy of a step to a stage's part for weights: codes by thread, and in even steps scales and biases by row
     // for two steps.
@@ -53,7 +54,7 @@ struct WeightRows {
         const bool inside = step < STEPS;
         to += thread_index * 16;
         copy_streamed_16(to, codes + step * 4, inside);
-        copy_streamed_16(to + THREADS * 16, codes + step * 4 + next, inside);
+        copy_streamed_16(to + THREADS * 16, codes + step * 4 + CODE_WORDS, inside);
         copy_streamed_16(to + THREADS * 32, pairs + step / 2, inside && step % 2 == 0 && thread_index < TILE_OUTPUTS);
     }
 };
@@ -105,10 +106,12 @@ struct RowBytes {
 // is what is left when 128 is taken away; the product with scale and bias is rounded once.
 METAL_FUNC uint unpack_pair(uint bytes, uint shifted, uint byte, uint scale, uint bias) {
     const uint both = select_bytes(bytes, shifted, byte * 0x0011 + (byte + 4) * 0x1100);
-    const uint magic = (both & 0x000f000fu) | 0x43004300u;
     uint weights;
-    asm("{ .reg .b32 codes;\n sub.rn.bf16x2 codes, %1, %2;\n fma.rn.bf16x2 %0, codes, %3, %4; }"
-        : "=r"(weights) : "r"(magic), "r"(0x43004300u), "r"(scale), "r"(bias));
+    asm("{ .reg .b32 codes;\n"
+        "lop3.b32 codes, %1, 0x000f000f, %2, 0xea;\n"  // (both & 0x000f000f) | 0x43004300
+        "sub.rn.bf16x2 codes, codes, %2;\n"
+        "fma.rn.bf16x2 %0, codes, %3, %4; }"
+        : "=r"(weights) : "r"(both), "r"(0x43004300u), "r"(scale), "r"(bias));
     return weights;
 }
 
@@ -144,16 +147,19 @@ struct Weights {
 // Starts the copy of step `step` of the rows of x into a stage of two parts [N, 64], swizzled. Rows from `rows` on are
 // left as they are: what they hold meets only their own results.
 template <uint N>
-METAL_FUNC void copy_inputs(uint stage, const uint4* x, const uint* offsets, uint rows, uint step, uint thread_index) {
+METAL_FUNC void copy_inputs(
+    uint stage, const uchar* x, const uint* offsets, uint rows, uint step, uint thread_index)
+{
     constexpr uint AT_ONCE = THREADS / 16;
     const uint word = thread_index % 16;
     const uint first = thread_index / 16;
     const uint to = stage + word / 8 * (N * 128) + first * 128 + (word ^ first) % 8 * 16;
     rows = step < STEPS ? rows : 0;
+    x += step * (STEP_COLUMNS * 2) + word * 16;
 #pragma unroll
     for (uint i = 0; i < (N + AT_ONCE - 1) / AT_ONCE; i++) {
         const uint row = i * AT_ONCE + first;
-        copy_streamed_16(to + i * AT_ONCE * 128, x + offsets[row] + step * 16 + word, row < rows);
+        copy_streamed_16(to + i * AT_ONCE * 128, x + offsets[row], row < rows);
     }
 }
 
@@ -161,10 +167,10 @@ METAL_FUNC void copy_inputs(uint stage, const uint4* x, const uint* offsets, uin
 // and of row 8i + 2c + j of x.
 //
 //   stages   address of shared memory, a multiple of 1,024
-//   offsets  16-byte word of x at which each row begins, in shared memory; N of them can be read
+//   offsets  byte of x at which each row begins, in shared memory; OFFSETS of them can be read
 template <uint N>
 METAL_FUNC void multiply_rows(
-    float (&sums)[N / 2], const WeightRows& weights, uint stages, const uint4* x, const uint* offsets, uint rows,
+    float (&sums)[N / 2], const WeightRows& weights, uint stages, const uchar* x, const uint* offsets, uint rows,
     uint thread_index)
 {
     constexpr uint INPUTS = N * STEP_COLUMNS * 2;
@@ -203,6 +209,7 @@ METAL_FUNC void multiply_rows(
         const uint pair_stage = (step % 2 != 0 ? before + 8 : now) + INPUTS + own_pairs;
         const uint2 first = load_shared_8(pair_stage);
         const uint2 second = load_shared_8(pair_stage + 16);
+        const uint inputs = swizzled_operand_low(now);
 #pragma unroll
         for (uint part = 0; part < 2; part++) {
             const uint pairs[2] = {part == 0 ? first.x : first.y, part == 0 ? second.x : second.y};
@@ -216,7 +223,7 @@ METAL_FUNC void multiply_rows(
             products_begin();
 #pragma unroll
             for (uint i = 0; i < 4; i++) {
-                multiply_accumulate<N>(sums, operands[part * PIPELINED].at[i], swizzled_operand(now + part * (N * 128) + i * 32));
+                multiply_accumulate<N>(sums, operands[part * PIPELINED].at[i], inputs + part * (N * 8) + i * 2);
             }
             products_commit();
             if (PIPELINED == 0) {

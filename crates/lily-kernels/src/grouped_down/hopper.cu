@@ -5,7 +5,7 @@
 template <uint N>
 METAL_FUNC void compute_tile(
     const WeightRows& weights, const Tile& tile, uint output, uchar* memory,
-    const uint4* hs, const uint* offsets, const uint* places, const float* factors, float* moe_y, uint thread_index)
+    const uchar* hs, const uint* offsets, const uint* places, const float* factors, float* moe_y, uint thread_index)
 {
     float sums[N / 2];
     multiply_rows<N>(sums, weights, shared_address(memory), hs, offsets, tile.rows, thread_index);
@@ -24,7 +24,7 @@ METAL_FUNC void compute_tile(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) grouped_down(
-    const __grid_constant__ Args args, const int* control, const uint4* hs, const int* work, const int* row_token,
+    const __grid_constant__ Args args, const int* control, const uchar* hs, const int* work, const int* row_token,
     const int* row_slot, const float* route, const uint4* down, float* moe_y)
 {
     extern __shared__ __align__(1024) uchar memory[];
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) grouped_down(
         if (thread_index < tile.rows) {
             const uint row = tile.first + thread_index;
             const uint place = uint(row_token[row]) * SLOTS + uint(row_slot[row]);
-            offsets[thread_index] = row * (INPUT_WIDTH / 8);
+            offsets[thread_index] = row * (INPUT_WIDTH * 2);
             places[thread_index] = place;
             factors[thread_index] = route[place];
         }

@@ -10,7 +10,7 @@ static_assert(TILE_TOKENS * OUT_PITCH * 2 <= STAGES * STAGE_BYTES, "the results 
 template <uint N>
 METAL_FUNC void compute_tile(
     const WeightRows& weights, const Tile& tile, uint block, uchar* memory,
-    const uint4* xn, const uint* offsets, const float* scales, bfloat* hs, uint thread_index)
+    const uchar* xn, const uint* offsets, const float* scales, bfloat* hs, uint thread_index)
 {
     float sums[N / 2];
     multiply_rows<N>(sums, weights, shared_address(memory), xn, offsets, tile.rows, thread_index);
@@ -34,7 +34,7 @@ METAL_FUNC void compute_tile(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) grouped_gate_up(
-    const __grid_constant__ Args args, const int* control, const uint4* xn, const float* x_ss, const int* work,
+    const __grid_constant__ Args args, const int* control, const uchar* xn, const float* x_ss, const int* work,
     const int* row_token, const uint4* gate_up, bfloat* hs)
 {
     extern __shared__ __align__(1024) uchar memory[];
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) grouped_gate_up(
             gate_up, tile.expert * OUTPUTS, block * TILE_OUTPUTS, thread_index);
         __syncthreads();  // nobody reads the last tile's memory any more
         if (thread_index < tile.rows) {
-            offsets[thread_index] = uint(row_token[tile.first + thread_index]) * (INPUT_WIDTH / 8);
+            offsets[thread_index] = uint(row_token[tile.first + thread_index]) * (INPUT_WIDTH * 2);
         }
         find_scales(
             scales, x_ss, args.norm, tile.rows, [&](uint row) { return row_token[tile.first + row]; }, thread_index);

@@ -116,5 +116,8 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         outputs: 2 * a.inner,
         experts: a.routing.experts + 1,
     };
-    product.grouped(launch, "grouped_gate_up", launch.grid[1], a.step.rows * a.routing.top_k)
+    let (entries, pairs) = (launch.grid[1], a.step.rows * a.routing.top_k);
+    let hopper = include_str!("hopper.cu");
+    let entry = product.grouped_by_warpgroups(launch, KERNEL.name, hopper, entries, pairs)?;
+    entry.map_or_else(|| product.grouped(launch, KERNEL.name, entries, pairs), Ok)
 }
