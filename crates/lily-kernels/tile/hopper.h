@@ -34,6 +34,27 @@ METAL_FUNC ulong swizzled_operand(uint address) {
     return ulong((address & 0x3ffff) >> 4) | ulong(1) << 16 | ulong(1024 >> 4) << 32 | ulong(1) << 62;
 }
 
+// Barriers in shared memory, 8 bytes each, which count arrivals and alternate between two phases. A wait returns when the
+// phase of that parity has ended; that of parity 1 has ended before the first one begins.
+METAL_FUNC void barrier_init(uint barrier, uint arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+METAL_FUNC void barrier_arrive(uint barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives when all copies that this thread has started have been made.
+METAL_FUNC void barrier_arrive_with_copies(uint barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+METAL_FUNC void barrier_wait(uint barrier, uint parity) {
+    asm volatile("{ .reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+// Barrier of one warpgroup; `name` from 1 to 15.
+METAL_FUNC void warpgroup_barrier(uint name) { asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory"); }
+
 // Copies 16 bytes from device to shared memory if `valid`, and more of the line to the cache.
 METAL_FUNC void copy_streamed_16(uint to, const void* from, bool valid) {
     asm volatile("{ .reg .pred valid;\n setp.ne.u32 valid, %2, 0;\n"
@@ -51,7 +72,7 @@ METAL_FUNC uint2 load_shared_8(uint from) {
     return v;
 }
 
-// The low word of swizzled_operand, to which 16-byte words can be added; the high one is the same for all.
+// The low word of swizzled_operand, to which numbers of 16-byte words can be added; the high one is the same for all.
 METAL_FUNC uint swizzled_operand_low(uint address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
 
 #define SUMS_16(d, i) \

@@ -1,17 +1,17 @@
-// Projections of a chunk's rows on compute capability 9.0. A block owns TILE_TOKENS rows and TILE_OUTPUTS matrix rows, the
-// rows of x vary fastest in the grid, so that few weights are in use at a time. Constants: those of hopper_products.h.
+// Items of products with the rows of a chunk on compute capability 9.0. Constants: those of hopper_products.h.
 #pragma once
 #include "hopper_products.h"
 
-// Multiplies the block's tile of x, of which `rows` rows from `first` on live.
-METAL_FUNC void multiply_dense(
-    float (&sums)[TILE_TOKENS / 2], const uint4* x, const uint4* weight, uchar* memory, uint* offsets, uint first,
-    uint rows, uint thread_index)
-{
-    for (uint i = thread_index; i < OFFSETS; i += THREADS) {
-        offsets[i] = (first + i) * (INPUT_WIDTH * 2);
+// Rows of x vary fastest, so that few weights are in use at a time.
+struct DenseItems {
+    uint live;  // rows of x
+    uint tiles;
+
+    METAL_FUNC explicit DenseItems(uint live) : live(live), tiles((live + TILE_TOKENS - 1) / TILE_TOKENS) {}
+    METAL_FUNC uint items() const { return tiles * OUTPUT_BLOCKS; }
+    METAL_FUNC Item item(uint index) const {
+        const uint first = index % tiles * TILE_TOKENS;
+        return Item{0, index / tiles * TILE_OUTPUTS, first, min(live - first, uint(TILE_TOKENS))};
     }
-    const WeightRows weights(weight, 0, blockIdx.y * TILE_OUTPUTS, thread_index);
-    __syncthreads();
-    multiply_rows<TILE_TOKENS>(sums, weights, shared_address(memory), (const uchar*)x, offsets, rows, thread_index);
-}
+    METAL_FUNC uint row(const Item& item, uint i) const { return (item.first + i) * (INPUT_WIDTH * 2); }
+};

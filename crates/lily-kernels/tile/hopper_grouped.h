@@ -1,12 +1,10 @@
-// The grouped products' tiles on compute capability 9.0: blocks share them out among themselves, so that none is started
+// The grouped products' items on compute capability 9.0: blocks share them out among themselves, so that none is started
 // for nothing. Constants: those of hopper_products.h, ENTRY_ROWS of a full entry of the work list, TILES at most.
 #pragma once
 #include "grouped.h"
 #include "hopper_products.h"
 
 constant constexpr uint TILE_ENTRIES = TILE_TOKENS / ENTRY_ROWS;
-constant constexpr uint OUTPUT_BLOCKS = (OUTPUTS + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
-constant constexpr uint WARPS = THREADS / 32;
 constant constexpr uint LOOKS = 4;  // entries that a thread looks at together
 
 // At most TILE_TOKENS sorted rows of one expert.
@@ -16,7 +14,7 @@ struct Tile {
     uint first;
 };
 
-// Lists the tiles of the work list in its order; gives their number. All threads call it.
+// Lists the tiles of the work list in its order; gives their number. All threads call it, and `counts` has LOOKS * WARPS.
 METAL_FUNC uint list_tiles(Tile* tiles, uint* counts, const int* work, uint entries, uint thread_index) {
     const int4* list = (const int4*)work;
     const uint lane = thread_index % 32;
@@ -48,19 +46,46 @@ METAL_FUNC uint list_tiles(Tile* tiles, uint* counts, const int* work, uint entr
             }
         }
         __syncthreads();
-        uint before[LOOKS];
 #pragma unroll
         for (uint i = 0; i < LOOKS; i++) {
+            uint before = 0;
 #pragma unroll
             for (uint warp = 0; warp < WARPS; warp++) {
-                before[i] = warp == thread_index / 32 ? total : before[i];
+                before = warp == thread_index / 32 ? total : before;
                 total += counts[i * WARPS + warp];
             }
             if ((starts[i] >> lane & 1) != 0) {
-                tiles[before[i] + __popc(starts[i] & ((1u << lane) - 1))] = own[i];
+                tiles[before + __popc(starts[i] & ((1u << lane) - 1))] = own[i];
             }
         }
         __syncthreads();
     }
     return total;
+}
+
+// Items in the order of the tiles, the matrix rows of a tile one after the other: neighbours share rows of x.
+struct GroupedItems {
+    const Tile* tiles;
+    uint number;
+
+    METAL_FUNC uint items() const { return number * OUTPUT_BLOCKS; }
+    METAL_FUNC Item item(uint index) const {
+        const Tile tile = tiles[index / OUTPUT_BLOCKS];
+        return Item{uint(tile.expert) * uint(OUTPUTS), index % OUTPUT_BLOCKS * TILE_OUTPUTS, tile.first, uint(tile.rows)};
+    }
+};
+
+// Calls f<N>() with the lowest height of products for `rows` rows.
+template <typename F> METAL_FUNC void with_height(uint rows, const F& f) {
+    if (rows <= 32) {
+        f.template operator()<32>();
+    } else if (rows <= 64) {
+        if constexpr (TILE_TOKENS >= 64) {
+            f.template operator()<64>();
+        }
+    } else {
+        if constexpr (TILE_TOKENS > 64) {
+            f.template operator()<TILE_TOKENS>();
+        }
+    }
 }

@@ -5,57 +5,150 @@
 //   OUTPUTS       its rows, a multiple of 64; those of one expert
 //   MATRIX_ROWS   its rows; those of all experts
 //   WARPGROUPS    of a block; each owns 64 matrix rows
-//   TILE_TOKENS   rows of x that a block owns, 32, 64, 96 or 128
-//   PIPELINED     1: a warp unpacks weights while its last products run; 0: other warps do
-//   STAGES        of shared memory, at least 3; each has 128 columns of x
+//   TILE_TOKENS   rows of x that a block multiplies with at most: 32, 64, 96 or 128
+//   STAGES        of shared memory, at least 3; each has 128 columns of weights and of x
+//
+// A block works on one item after the other: TILE_OUTPUTS matrix rows and up to TILE_TOKENS rows of x. Copies run
+// STAGES - 2 steps ahead, over the borders of items too. Barriers in shared memory tell when a stage has arrived and when
+// it is free again, so that warpgroups need not be at the same step: one unpacks weights while another one's products run.
 //
 // A warp owns 16 matrix rows: lane 4g + c works on rows 2g and 2g + 1, which are rows g and g + 8 of the operand. In
-// each step of 16 columns it needs byte c of the words 2s and 2s + 1 of these rows' codes. The four lanes of a quad
-// load 64 bytes of a row together and then exchange bytes, so that codes go from memory to registers once.
+// each 16 columns it needs byte c of the words 2s and 2s + 1 of these rows' codes. The four lanes of a quad load 64 bytes
+// of a row together and then exchange bytes, so that a code comes out of shared memory once.
 #pragma once
 #include "lily.h"
 #include "hopper.h"
 
 constant constexpr uint THREADS = WARPGROUPS * 128;
+constant constexpr uint WARPS = WARPGROUPS * 4;
 constant constexpr uint TILE_OUTPUTS = WARPGROUPS * 64;
 constant constexpr uint STEP_COLUMNS = 128;
-constant constexpr uint CODE_WORDS = INPUT_WIDTH / 32;  // 16-byte words of a matrix row
 constant constexpr uint STEPS = INPUT_WIDTH / STEP_COLUMNS;
-// Of a stage: codes of a step, scales and biases of two.
-constant constexpr uint WEIGHT_BYTES = THREADS * 32 + TILE_OUTPUTS * 16;
-constant constexpr uint STAGE_BYTES = (TILE_TOKENS * STEP_COLUMNS * 2 + WEIGHT_BYTES + 1023) / 1024 * 1024;
+constant constexpr uint CODE_WORDS = INPUT_WIDTH / 32;  // 16-byte words of a matrix row
+constant constexpr uint OUTPUT_BLOCKS = (OUTPUTS + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
 
-// Rows of x that threads look up, more than TILE_TOKENS where their number is no divisor.
-constant constexpr uint OFFSETS = (TILE_TOKENS + THREADS / 16 - 1) / (THREADS / 16) * (THREADS / 16);
+// A stage: rows of x in two parts of 64 columns, swizzled; codes by thread; scales and biases by row, of two steps.
+constant constexpr uint PART_BYTES = TILE_TOKENS * 128;
+constant constexpr uint CODES_AT = 2 * PART_BYTES;
+constant constexpr uint PAIRS_AT = CODES_AT + THREADS * 32;
+constant constexpr uint STAGE_BYTES = (PAIRS_AT + TILE_OUTPUTS * 16 + 1023) / 1024 * 1024;
+
+// Rows of x that all threads copy at once, and those of one thread.
+constant constexpr uint ROWS_AT_ONCE = THREADS / 16;
+constant constexpr uint OWN_ROWS = (TILE_TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
 
 static_assert(INPUT_WIDTH % 256 == 0 && OUTPUTS % 64 == 0 && STAGES >= 3, "shapes");
 
+// What a block multiplies in one go: `rows` rows of x with TILE_OUTPUTS matrix rows from `output` on, of the matrix whose
+// first row is `matrix_row`.
+struct Item {
+    uint matrix_row;
+    uint output;
+    uint first;  // of the rows, as the kernel counts them
+    uint rows;
+};
+
 METAL_FUNC uint select_bytes(uint a, uint b, uint selector) { return __byte_perm(a, b, selector); }
 
-// Where the block's matrix rows lie, as a thread copies them: the 32 bytes of codes in each step that it works on
-// itself, and for the first TILE_OUTPUTS threads the scales and biases of one row.
-struct WeightRows {
+// A warpgroup behind the last matrix row works on the first ones, and nobody wants its results.
+METAL_FUNC uint row_inside(uint row) { return row < OUTPUTS ? row : row % 64; }
+
+// Place in the ring of stages.
+struct RingPlace {
+    uint stage;
+    uint parity;
+
+    METAL_FUNC void next() {
+        stage++;
+        if (stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+struct Ring {
+    uint stages;    // address in shared memory, a multiple of 1,024
+    uint barriers;  // 2 STAGES of them: stage s has arrived, stage s is free
+
+    METAL_FUNC uint arrived(uint stage) const { return barriers + stage * 8; }
+    METAL_FUNC uint free(uint stage) const { return barriers + (STAGES + stage) * 8; }
+
+    // All threads call it.
+    METAL_FUNC void init(uint thread_index) const {
+        if (thread_index < STAGES) {
+            barrier_init(arrived(thread_index), THREADS);
+            barrier_init(free(thread_index), WARPS);
+        }
+        __syncthreads();
+    }
+};
+
+// Copies the steps of all items of a block, one after the other. `Work` knows them: items() of them,
+// item(i), and row(item, i), the byte of x at which its row i begins.
+template <typename Work> struct Copies {
+    const Work& work;
+    Ring ring;
+    RingPlace place;
+    uint index;
+    uint step;
+    uint rows;
+    const uint4* weight;
     const uint4* codes;
     const uint4* pairs;
+    const uchar* x;
+    uint own_rows[OWN_ROWS];
 
-    METAL_FUNC WeightRows(const uint4* weight, uint matrix_row, uint output, uint thread_index) {
-        const uint own = inside(output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2);
-        codes = weight + ulong(matrix_row + own) * CODE_WORDS + thread_index % 4;
-        const uint row = inside(output + thread_index % TILE_OUTPUTS);
-        pairs = weight + ulong(MATRIX_ROWS) * CODE_WORDS + ulong(matrix_row + row) * (INPUT_WIDTH / 256);
+    METAL_FUNC Copies(const Work& work, Ring ring, const uint4* weight, const uchar* x, uint thread_index)
+        : work(work), ring(ring), place{0, 0}, index(blockIdx.x), weight(weight), x(x + thread_index % 16 * 16)
+    {
+        open(thread_index);
     }
 
-    // A warpgroup behind the last matrix row works on the first ones, and nobody wants its results.
-    METAL_FUNC static uint inside(uint row) { return row < OUTPUTS ? row : row % 64; }
+    METAL_FUNC void open(uint thread_index) {
+        step = 0;
+        if (index >= work.items()) {
+            return;
+        }
+        const Item item = work.item(index);
+        rows = item.rows;
+        const uint own = row_inside(item.output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2);
+        codes = weight + ulong(item.matrix_row + own) * CODE_WORDS + thread_index % 4;
+        const uint row = item.matrix_row + row_inside(item.output + thread_index % TILE_OUTPUTS);
+        pairs = weight + ulong(MATRIX_ROWS) * CODE_WORDS + ulong(row) * (INPUT_WIDTH / 256);
+#pragma unroll
+        for (uint i = 0; i < OWN_ROWS; i++) {
+            own_rows[i] = work.row(item, min(i * ROWS_AT_ONCE + thread_index / 16, rows - 1));
+        }
+    }
 
-    // Starts the copy of a step to a stage's part for weights: codes by thread, and in even steps scales and biases by row
-    // for two steps.
-    METAL_FUNC void copy(uint to, uint step, uint thread_index) const {
-        const bool inside = step < STEPS;
-        to += thread_index * 16;
-        copy_streamed_16(to, codes + step * 4, inside);
-        copy_streamed_16(to + THREADS * 16, codes + step * 4 + CODE_WORDS, inside);
-        copy_streamed_16(to + THREADS * 32, pairs + step / 2, inside && step % 2 == 0 && thread_index < TILE_OUTPUTS);
+    // Starts the copies of one step, if there is one left. Rows from `rows` on are left as they are: what they hold meets
+    // only their own results.
+    METAL_FUNC void next(uint thread_index) {
+        if (index >= work.items()) {
+            return;
+        }
+        barrier_wait(ring.free(place.stage), place.parity ^ 1);
+        const uint stage = ring.stages + place.stage * STAGE_BYTES;
+        const uint own = stage + CODES_AT + thread_index * 16;
+        copy_streamed_16(own, codes + step * 4, true);
+        copy_streamed_16(own + THREADS * 16, codes + step * 4 + CODE_WORDS, true);
+        copy_streamed_16(own + THREADS * 32, pairs + step / 2, step % 2 == 0 && thread_index < TILE_OUTPUTS);
+        const uint word = thread_index % 16;
+        const uint first = thread_index / 16;
+        const uint to = stage + word / 8 * PART_BYTES + first * 128 + (word ^ first) % 8 * 16;
+#pragma unroll
+        for (uint i = 0; i < OWN_ROWS; i++) {
+            const uchar* from = x + step * (STEP_COLUMNS * 2) + own_rows[i];
+            copy_streamed_16(to + i * (ROWS_AT_ONCE * 128), from, i * ROWS_AT_ONCE + first < rows);
+        }
+        barrier_arrive_with_copies(ring.arrived(place.stage));
+        place.next();
+        step++;
+        if (step == STEPS) {
+            index += gridDim.x;
+            open(thread_index);
+        }
     }
 };
 
@@ -144,99 +237,100 @@ struct Weights {
     }
 };
 
-// Starts the copy of step `step` of the rows of x into a stage of two parts [N, 64], swizzled. Rows from `rows` on are
-// left as they are: what they hold meets only their own results.
-template <uint N>
-METAL_FUNC void copy_inputs(
-    uint stage, const uchar* x, const uint* offsets, uint rows, uint step, uint thread_index)
+// sums = w xᵀ for an item's 64 matrix rows of a warpgroup and N rows of x. sums[4i + 2r + j] is that of the lane's matrix
+// row r and of row 8i + 2c + j of x. `between` is called with the number of each step before its products.
+template <uint N, typename Copies, typename Between>
+METAL_FUNC void multiply_item(
+    float (&sums)[N / 2], Copies& copies, RingPlace& place, const Between& between, uint thread_index)
 {
-    constexpr uint AT_ONCE = THREADS / 16;
-    const uint word = thread_index % 16;
-    const uint first = thread_index / 16;
-    const uint to = stage + word / 8 * (N * 128) + first * 128 + (word ^ first) % 8 * 16;
-    rows = step < STEPS ? rows : 0;
-    x += step * (STEP_COLUMNS * 2) + word * 16;
-#pragma unroll
-    for (uint i = 0; i < (N + AT_ONCE - 1) / AT_ONCE; i++) {
-        const uint row = i * AT_ONCE + first;
-        copy_streamed_16(to + i * AT_ONCE * 128, x + offsets[row], row < rows);
-    }
-}
-
-// sums = w xᵀ for 64 matrix rows of a warpgroup and N rows of x. sums[4i + 2r + j] is that of the lane's matrix row r
-// and of row 8i + 2c + j of x.
-//
-//   stages   address of shared memory, a multiple of 1,024
-//   offsets  byte of x at which each row begins, in shared memory; OFFSETS of them can be read
-template <uint N>
-METAL_FUNC void multiply_rows(
-    float (&sums)[N / 2], const WeightRows& weights, uint stages, const uchar* x, const uint* offsets, uint rows,
-    uint thread_index)
-{
-    constexpr uint INPUTS = N * STEP_COLUMNS * 2;
-    constexpr uint BYTES = (INPUTS + WEIGHT_BYTES + 1023) / 1024 * 1024;
     const QuadSelectors quad(thread_index % 32);
+    const Ring ring = copies.ring;
+    const uint own_pairs = PAIRS_AT + (thread_index / 32 * 16 + thread_index % 32 / 4 * 2) * 16;
 #pragma unroll
     for (uint i = 0; i < N / 2; i++) {
         sums[i] = 0.0f;
         asm volatile("" : "+f"(sums[i])::"memory");
     }
-#pragma unroll
-    for (uint i = 0; i < STAGES - 2; i++) {
-        weights.copy(stages + i * BYTES + INPUTS, i, thread_index);
-        copy_inputs<N>(stages + i * BYTES, x, offsets, rows, i, thread_index);
-        copy_async_commit();
-    }
-    const uint own_codes = thread_index * 16;
-    const uint own_pairs = THREADS * 32 + (thread_index / 32 * 16 + thread_index % 32 / 4 * 2) * 16;
-    Weights operands[1 + PIPELINED];
-    uint now = stages;
-    uint before = stages + (STAGES - 1) * BYTES;
-    uint filled = stages + (STAGES - 2) * BYTES;
+    uint4 pairs[2] = {uint4(0u), uint4(0u)};
 #pragma unroll 1
     for (uint step = 0; step < STEPS; step++) {
-        copy_async_wait<STAGES - 3>();
+        copies.next(thread_index);
+        between(step);
+        const uint stage = ring.stages + place.stage * STAGE_BYTES;
+        barrier_wait(ring.arrived(place.stage), place.parity);
         fence_shared_for_products();
-        __syncthreads();
-        // The stage of two steps ago: all warps have waited for its products.
-        weights.copy(filled + INPUTS, step + STAGES - 2, thread_index);
-        copy_inputs<N>(filled, x, offsets, rows, step + STAGES - 2, thread_index);
-        copy_async_commit();
 
         RowBytes bytes[2];
-        bytes[0].exchange(load_shared_16(now + INPUTS + own_codes), quad);
-        bytes[1].exchange(load_shared_16(now + INPUTS + own_codes + THREADS * 16), quad);
-        const uint pair_stage = (step % 2 != 0 ? before + 8 : now) + INPUTS + own_pairs;
-        const uint2 first = load_shared_8(pair_stage);
-        const uint2 second = load_shared_8(pair_stage + 16);
-        const uint inputs = swizzled_operand_low(now);
+        bytes[0].exchange(load_shared_16(stage + CODES_AT + thread_index * 16), quad);
+        bytes[1].exchange(load_shared_16(stage + CODES_AT + THREADS * 16 + thread_index * 16), quad);
+#pragma unroll
+        for (uint row = 0; row < 2; row++) {
+            if (step % 2 == 0) {
+                pairs[row] = load_shared_16(stage + own_pairs + row * 16);
+            } else {
+                pairs[row].x = pairs[row].z;
+                pairs[row].y = pairs[row].w;
+            }
+        }
+        const uint inputs = swizzled_operand_low(stage);
 #pragma unroll
         for (uint part = 0; part < 2; part++) {
-            const uint pairs[2] = {part == 0 ? first.x : first.y, part == 0 ? second.x : second.y};
-            if (PIPELINED != 0) {
-                products_wait<1>();
-            }
+            const uint own[2] = {part == 0 ? pairs[0].x : pairs[0].y, part == 0 ? pairs[1].x : pairs[1].y};
+            Weights weights;
             bytes[0].settle();
             bytes[1].settle();
-            operands[part * PIPELINED].unpack(bytes, pairs, part);
-            operands[part * PIPELINED].settle();
+            weights.unpack(bytes, own, part);
+            weights.settle();
             products_begin();
 #pragma unroll
             for (uint i = 0; i < 4; i++) {
-                multiply_accumulate<N>(sums, operands[part * PIPELINED].at[i], inputs + part * (N * 8) + i * 2);
+                multiply_accumulate<N>(sums, weights.at[i], inputs + part * (PART_BYTES / 16) + i * 2);
             }
             products_commit();
-            if (PIPELINED == 0) {
-                products_wait<0>();
-            }
+            products_wait<0>();
         }
-        before = now;
-        now = now + BYTES == stages + STAGES * BYTES ? stages : now + BYTES;
-        filled = filled + BYTES == stages + STAGES * BYTES ? stages : filled + BYTES;
+        // Free: what the next step needs of its scales and biases is in registers.
+        if (thread_index % 32 == 0) {
+            barrier_arrive(ring.free(place.stage));
+        }
+        place.next();
     }
-    products_wait<0>();
 #pragma unroll
     for (uint i = 0; i < N / 2; i++) {
         asm volatile("" : "+f"(sums[i])::"memory");
+    }
+}
+
+// Computes all items of the block, one after the other. `Kernel` has
+//   items                   as Copies wants it
+//   prepare(item, number)   puts what the epilogue needs into shared memory; one warpgroup calls it
+//   compute(item, number, copies, place, between)   multiply_item and the epilogue
+// Both know what was put there by number % 2.
+// The next item is prepared while this one is computed, each by another warpgroup.
+template <typename Kernel>
+METAL_FUNC void compute_items(const Kernel& kernel, Ring ring, const uint4* weight, const void* x, uint thread_index) {
+    ring.init(thread_index);
+    Copies copies(kernel.items, ring, weight, (const uchar*)x, thread_index);
+#pragma unroll 1
+    for (uint i = 0; i < STAGES - 2; i++) {
+        copies.next(thread_index);
+    }
+    const uint warpgroup = thread_index / 128;
+    RingPlace place{0, 0};
+    uint number = 0;
+    if (warpgroup == 0 && blockIdx.x < kernel.items.items()) {
+        kernel.prepare(kernel.items.item(blockIdx.x), 0);
+    }
+#pragma unroll 1
+    for (uint index = blockIdx.x; index < kernel.items.items(); index += gridDim.x) {
+        // What was prepared can be read, and what the item before had can be overwritten.
+        __syncthreads();
+        auto between = [&](uint step) {
+            if (step == 1 && warpgroup == number % WARPGROUPS && index + gridDim.x < kernel.items.items()) {
+                kernel.prepare(kernel.items.item(index + gridDim.x), number + 1);
+            }
+        };
+        kernel.compute(kernel.items.item(index), number, copies, place, between);
+        number++;
     }
 }
