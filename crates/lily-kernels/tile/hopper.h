@@ -42,15 +42,14 @@ METAL_FUNC void barrier_init(uint barrier, uint arrivals) {
 METAL_FUNC void barrier_arrive(uint barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives when all copies that this thread has started have been made.
-METAL_FUNC void barrier_arrive_with_copies(uint barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
+// The whole warp calls it, and goes on together.
 METAL_FUNC void barrier_wait(uint barrier, uint parity) {
-    asm volatile("{ .reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+    uint done;
+    do {
+        asm volatile("{ .reg .pred done;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, done; }" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+    } while (!__all_sync(0xffffffffu, done != 0));
 }
 // Barrier of one warpgroup; `name` from 1 to 15.
 METAL_FUNC void warpgroup_barrier(uint name) { asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory"); }
@@ -66,10 +65,11 @@ METAL_FUNC uint4 load_shared_16(uint from) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from));
     return v;
 }
-METAL_FUNC uint2 load_shared_8(uint from) {
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from));
-    return v;
+// Loads 16 bytes if `wanted`, and leaves `v` alone otherwise.
+METAL_FUNC void load_shared_16_if(uint4& v, uint from, bool wanted) {
+    asm volatile("{ .reg .pred wanted;\n setp.ne.u32 wanted, %5, 0;\n"
+                 "@wanted ld.shared.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                 : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w) : "r"(from), "r"(uint(wanted)));
 }
 
 // The low word of swizzled_operand, to which numbers of 16-byte words can be added; the high one is the same for all.

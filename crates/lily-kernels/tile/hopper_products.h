@@ -58,6 +58,7 @@ struct RingPlace {
     uint stage;
     uint parity;
 
+    METAL_FUNC uint after() const { return stage + 1 == STAGES ? 0 : stage + 1; }
     METAL_FUNC void next() {
         stage++;
         if (stage == STAGES) {
@@ -77,7 +78,7 @@ struct Ring {
     // All threads call it.
     METAL_FUNC void init(uint thread_index) const {
         if (thread_index < STAGES) {
-            barrier_init(arrived(thread_index), THREADS);
+            barrier_init(arrived(thread_index), WARPS);
             barrier_init(free(thread_index), WARPS);
         }
         __syncthreads();
@@ -126,6 +127,7 @@ template <typename Work> struct Copies {
     // only their own results.
     METAL_FUNC void next(uint thread_index) {
         if (index >= work.items()) {
+            copy_async_commit();
             return;
         }
         barrier_wait(ring.free(place.stage), place.parity ^ 1);
@@ -142,12 +144,23 @@ template <typename Work> struct Copies {
             const uchar* from = x + step * (STEP_COLUMNS * 2) + own_rows[i];
             copy_streamed_16(to + i * (ROWS_AT_ONCE * 128), from, i * ROWS_AT_ONCE + first < rows);
         }
-        barrier_arrive_with_copies(ring.arrived(place.stage));
+        copy_async_commit();
         place.next();
         step++;
         if (step == STEPS) {
             index += gridDim.x;
             open(thread_index);
+        }
+    }
+
+    // Waits for the warp's oldest copies but one, those of the step after the last one that was computed, and says so to
+    // the other warps. The distance between copies and this call is what hides a memory's latency.
+    METAL_FUNC void announce(uint stage, uint thread_index) const {
+        copy_async_wait<STAGES - 3>();
+        fence_shared_for_products();
+        __syncwarp();
+        if (thread_index % 32 == 0) {
+            barrier_arrive(ring.arrived(stage));
         }
     }
 };
@@ -258,20 +271,11 @@ METAL_FUNC void multiply_item(
         between(step);
         const uint stage = ring.stages + place.stage * STAGE_BYTES;
         barrier_wait(ring.arrived(place.stage), place.parity);
-        fence_shared_for_products();
-
         RowBytes bytes[2];
         bytes[0].exchange(load_shared_16(stage + CODES_AT + thread_index * 16), quad);
         bytes[1].exchange(load_shared_16(stage + CODES_AT + THREADS * 16 + thread_index * 16), quad);
-#pragma unroll
-        for (uint row = 0; row < 2; row++) {
-            if (step % 2 == 0) {
-                pairs[row] = load_shared_16(stage + own_pairs + row * 16);
-            } else {
-                pairs[row].x = pairs[row].z;
-                pairs[row].y = pairs[row].w;
-            }
-        }
+        load_shared_16_if(pairs[0], stage + own_pairs, step % 2 == 0);
+        load_shared_16_if(pairs[1], stage + own_pairs + 16, step % 2 == 0);
         const uint inputs = swizzled_operand_low(stage);
 #pragma unroll
         for (uint part = 0; part < 2; part++) {
@@ -287,7 +291,15 @@ METAL_FUNC void multiply_item(
                 multiply_accumulate<N>(sums, weights.at[i], inputs + part * (PART_BYTES / 16) + i * 2);
             }
             products_commit();
+            if (part == 0) {
+                copies.announce(place.after(), thread_index);
+            }
             products_wait<0>();
+        }
+#pragma unroll
+        for (uint row = 0; row < 2; row++) {
+            pairs[row].x = pairs[row].z;
+            pairs[row].y = pairs[row].w;
         }
         // Free: what the next step needs of its scales and biases is in registers.
         if (thread_index % 32 == 0) {
@@ -315,6 +327,7 @@ METAL_FUNC void compute_items(const Kernel& kernel, Ring ring, const uint4* weig
     for (uint i = 0; i < STAGES - 2; i++) {
         copies.next(thread_index);
     }
+    copies.announce(0, thread_index);
     const uint warpgroup = thread_index / 128;
     RingPlace place{0, 0};
     uint number = 0;

@@ -16,6 +16,9 @@ struct ResidualProjection {
 
     METAL_FUNC void prepare(const Item&, uint) const {}
 
+    // Row of x in the tile that the lane's sums `i / 2 * 4 + i % 2` and the second next one belong to.
+    METAL_FUNC uint row_of(uint i) const { return i / 2 * 8 + thread_index % 4 * 2 + i % 2; }
+
     template <typename Copies, typename Between>
     METAL_FUNC void compute(const Item& item, uint, Copies& copies, RingPlace& place, const Between& between) const {
         float sums[TILE_TOKENS / 2];
@@ -28,22 +31,32 @@ struct ResidualProjection {
         const uint output = item.output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2;
         const float2 norm = *(const float2*)(next_norm + output);
         float* own = squares + thread_index / 32 * TILE_TOKENS;
+        // Four rows at a time: their loads are on the way together.
 #pragma unroll
-        for (uint i = 0; i < TILE_TOKENS / 4; i++) {
-            const uint row = i / 2 * 8 + thread_index % 4 * 2 + i % 2;
-            float2 sum = float2(0.0f);
-            if (row < item.rows) {
-                const ulong at = ulong(item.first + row) * OUTPUTS + output;
-                sum = *(const float2*)(x + at) + float2(sums[i / 2 * 4 + i % 2], sums[i / 2 * 4 + i % 2 + 2]);
-                *(float2*)(x + at) = sum;
-                *(bfloat2*)(xn + at) = bfloat2(sum * norm);
+        for (uint i = 0; i < TILE_TOKENS / 4; i += 4) {
+            float2 sum[4];
+#pragma unroll
+            for (uint j = 0; j < 4; j++) {
+                const uint row = min(row_of(i + j), item.rows - 1);
+                sum[j] = *(const float2*)(x + ulong(item.first + row) * OUTPUTS + output);
             }
-            float square = dot(sum, sum);
-            square += __shfl_xor_sync(0xffffffffu, square, 4);
-            square += __shfl_xor_sync(0xffffffffu, square, 8);
-            square += __shfl_xor_sync(0xffffffffu, square, 16);
-            if (thread_index % 32 < 4) {
-                own[row] = square;
+#pragma unroll
+            for (uint j = 0; j < 4; j++) {
+                const uint row = row_of(i + j);
+                const uint at = (i + j) / 2 * 4 + j % 2;
+                sum[j] = sum[j] + float2(sums[at], sums[at + 2]);
+                if (row < item.rows) {
+                    const ulong to = ulong(item.first + row) * OUTPUTS + output;
+                    *(float2*)(x + to) = sum[j];
+                    *(bfloat2*)(xn + to) = bfloat2(sum[j] * norm);
+                }
+                float square = dot(sum[j], sum[j]);
+                square += __shfl_xor_sync(0xffffffffu, square, 4);
+                square += __shfl_xor_sync(0xffffffffu, square, 8);
+                square += __shfl_xor_sync(0xffffffffu, square, 16);
+                if (thread_index % 32 < 4) {
+                    own[row] = square;
+                }
             }
         }
         warpgroup_barrier(1 + warpgroup);

@@ -11,7 +11,7 @@ pub(super) fn chunk_entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> 
     let product = Product { weight: bind::WEIGHT, k: a.norm.hidden, outputs, experts: 1 };
     let hopper = include_str!("hopper.cu");
     let entry = match product.chunk_by_warpgroups(launch, "gdn_in_chunk", hopper, a.step.rows)? {
-        Some(entry) => entry,
+        Some(entry) => entry.constant("SS_TILES", a.norm.ss_tiles),
         None => product
             .chunk(launch, "gdn_in_chunk", a.step.rows)?
             .from_text("chunk.metal", include_str!("chunk.metal")),

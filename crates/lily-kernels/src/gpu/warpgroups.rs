@@ -25,8 +25,6 @@ struct Form {
     stages: u32,
     /// Blocks that a multiprocessor holds.
     blocks: u32,
-    /// Whether a warp unpacks weights while its own products run.
-    pipelined: bool,
 }
 
 impl Form {
@@ -48,32 +46,41 @@ impl Form {
             .constant("TILE_TOKENS", self.tokens)
             .constant("STAGES", self.stages)
             .constant("BLOCKS", self.blocks)
-            .constant("PIPELINED", u32::from(self.pipelined))
             .shared(self.shared())
+    }
+
+    /// Items of a dense product.
+    fn items(self, rows: u32, outputs: u32) -> u32 {
+        rows.div_ceil(self.tokens) * outputs.div_ceil(self.outputs())
+    }
+
+    /// The entry over as many blocks as run at a time, but not more than there are items.
+    fn over(self, entry: Entry, items: u32) -> Entry {
+        let blocks = items.min(self.blocks * MULTIPROCESSORS);
+        entry.over([blocks, 1, 1], self.warpgroups * 128)
     }
 
     /// For the rows of a chunk: the highest tiles that give every multiprocessor work.
     fn dense(rows: u32, outputs: u32) -> Self {
-        let blocks = |form: Self| rows.div_ceil(form.tokens) * outputs.div_ceil(form.outputs());
-        let wide = Self { warpgroups: 3, tokens: 128, stages: 4, blocks: 1, pipelined: true };
-        let middle = Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2, pipelined: true };
-        let low = Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2, pipelined: true };
-        [wide, middle].into_iter().find(|&f| blocks(f) >= MULTIPROCESSORS).unwrap_or(low)
+        let wide = Self { warpgroups: 4, tokens: 128, stages: 4, blocks: 1 };
+        let middle = Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 };
+        let low = Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 };
+        let enough = |form: &Self| form.items(rows, outputs) >= MULTIPROCESSORS;
+        [wide, middle].into_iter().find(enough).unwrap_or(low)
     }
 
     /// For experts with this many rows on average: nearly all of them have one tile where it is at most 64.
     fn grouped(average: u32) -> Self {
         match average {
-            0..20 => Self { warpgroups: 2, tokens: 32, stages: 5, blocks: 2, pipelined: false },
-            20..48 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2, pipelined: false },
-            _ => Self { warpgroups: 2, tokens: 96, stages: 3, blocks: 2, pipelined: false },
+            0..20 => Self { warpgroups: 2, tokens: 32, stages: 5, blocks: 2 },
+            20..48 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+            _ => Self { warpgroups: 2, tokens: 96, stages: 3, blocks: 2 },
         }
     }
 }
 
 impl Product {
-    /// The entry of `text` over the rows of a chunk, if the target and the matrix are what it is made for: row tiles vary
-    /// fastest.
+    /// The entry of `text` over the rows of a chunk, if the target and the matrix are what it is made for.
     pub(crate) fn chunk_by_warpgroups(
         &self,
         launch: &GpuLaunch<'_>,
@@ -85,13 +92,11 @@ impl Product {
             return Ok(None);
         }
         let form = Form::dense(rows, self.outputs);
-        let grid = [rows.div_ceil(form.tokens), self.outputs.div_ceil(form.outputs()), 1];
-        self.by_warpgroups(launch, function, text, form)
-            .map(|e| Some(e.over(grid, form.warpgroups * 128)))
+        let entry = self.by_warpgroups(launch, function, text, form)?;
+        Ok(Some(form.over(entry, form.items(rows, self.outputs))))
     }
 
-    /// The entry of `text` over a work list with `entries` entries, for `pairs` pairs of a token and a routed expert: as
-    /// many blocks as run at a time, which share out the tiles among themselves.
+    /// The entry of `text` over a work list with `entries` entries, for `pairs` pairs of a token and a routed expert.
     pub(crate) fn grouped_by_warpgroups(
         &self,
         launch: &GpuLaunch<'_>,
@@ -110,7 +115,7 @@ impl Product {
         // TILE_ROWS: `grouped.h` has a function with it that the text leaves alone.
         let entry = entry.constant("ENTRY_ROWS", entry_rows).constant("TILE_ROWS", entry_rows);
         let entry = entry.constant("TILES", TILES);
-        Ok(Some(entry.over([form.blocks * MULTIPROCESSORS, 1, 1], form.warpgroups * 128)))
+        Ok(Some(form.over(entry, tiles * self.outputs.div_ceil(form.outputs()))))
     }
 
     fn by_warpgroups(

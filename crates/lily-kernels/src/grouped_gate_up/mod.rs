@@ -119,5 +119,8 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let (entries, pairs) = (launch.grid[1], a.step.rows * a.routing.top_k);
     let hopper = include_str!("hopper.cu");
     let entry = product.grouped_by_warpgroups(launch, KERNEL.name, hopper, entries, pairs)?;
-    entry.map_or_else(|| product.grouped(launch, KERNEL.name, entries, pairs), Ok)
+    match entry {
+        Some(entry) => Ok(entry.constant("SS_TILES", a.norm.ss_tiles)),
+        None => product.grouped(launch, KERNEL.name, entries, pairs),
+    }
 }
