@@ -4,6 +4,7 @@
 
 // Rows of x vary fastest, so that few weights are in use at a time.
 struct DenseItems {
+    static constexpr bool FOLLOW = true;
     uint live;  // rows of x
     uint tiles;
 

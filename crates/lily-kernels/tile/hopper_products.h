@@ -86,7 +86,7 @@ struct Ring {
 };
 
 // Copies the steps of all items of a block, one after the other. `Work` knows them: items() of them,
-// item(i), and row(item, i), the byte of x at which its row i begins.
+// item(i), and row(item, i), the byte of x at which its row i begins; FOLLOW says that rows lie one behind the other.
 template <typename Work> struct Copies {
     const Work& work;
     Ring ring;
@@ -98,7 +98,7 @@ template <typename Work> struct Copies {
     const uint4* codes;
     const uint4* pairs;
     const uchar* x;
-    uint own_rows[OWN_ROWS];
+    uint own_rows[Work::FOLLOW ? 1 : OWN_ROWS];
 
     METAL_FUNC Copies(const Work& work, Ring ring, const uint4* weight, const uchar* x, uint thread_index)
         : work(work), ring(ring), place{0, 0}, index(blockIdx.x), weight(weight), x(x + thread_index % 16 * 16)
@@ -118,8 +118,9 @@ template <typename Work> struct Copies {
         const uint row = item.matrix_row + row_inside(item.output + thread_index % TILE_OUTPUTS);
         pairs = weight + ulong(MATRIX_ROWS) * CODE_WORDS + ulong(row) * (INPUT_WIDTH / 256);
 #pragma unroll
-        for (uint i = 0; i < OWN_ROWS; i++) {
-            own_rows[i] = work.row(item, min(i * ROWS_AT_ONCE + thread_index / 16, rows - 1));
+        for (uint i = 0; i < (Work::FOLLOW ? 1 : OWN_ROWS); i++) {
+            const uint row = i * ROWS_AT_ONCE + thread_index / 16;
+            own_rows[i] = work.row(item, Work::FOLLOW ? row : min(row, rows - 1));
         }
     }
 
@@ -141,7 +142,8 @@ template <typename Work> struct Copies {
         const uint to = stage + word / 8 * PART_BYTES + first * 128 + (word ^ first) % 8 * 16;
 #pragma unroll
         for (uint i = 0; i < OWN_ROWS; i++) {
-            const uchar* from = x + step * (STEP_COLUMNS * 2) + own_rows[i];
+            const uint row = Work::FOLLOW ? own_rows[0] + i * (ROWS_AT_ONCE * INPUT_WIDTH * 2) : own_rows[i];
+            const uchar* from = x + step * (STEP_COLUMNS * 2) + row;
             copy_streamed_16(to + i * (ROWS_AT_ONCE * 128), from, i * ROWS_AT_ONCE + first < rows);
         }
         copy_async_commit();

@@ -3,6 +3,7 @@
 #include "hopper_grouped.h"
 
 struct SortedItems : GroupedItems {
+    static constexpr bool FOLLOW = true;
     METAL_FUNC uint row(const Item& item, uint i) const { return (item.first + i) * (INPUT_WIDTH * 2); }
 };
 

@@ -4,6 +4,7 @@
 #include "hopper_scales.h"
 
 struct TokenItems : GroupedItems {
+    static constexpr bool FOLLOW = false;
     const int* row_token;
 
     METAL_FUNC uint row(const Item& item, uint i) const { return uint(row_token[item.first + i]) * (INPUT_WIDTH * 2); }
