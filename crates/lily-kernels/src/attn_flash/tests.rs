@@ -49,6 +49,17 @@ pub fn cases() -> Vec<Case> {
         let mut c = CaseBuilder::new(&shape, step);
         c.label("steep scores");
         cases.push(case(c, None, STEEP));
+        // Tiles of 80 keys and parts of four tiles: as many keys as fill them, one more, which the last token alone sees,
+        // a third part of one tile, and eight parts.
+        for (tokens, position, steepness) in
+            [(17, 303, 1.0), (16, 305, 1.0), (5, 636, STEEP), (3, 2557, 1.0)]
+        {
+            let mut c = CaseBuilder::new(&shape, Step::Prefill { tokens, sequence: 1 });
+            c.session.capacity = position + tokens;
+            c.label(&format!("from position {position}"));
+            let row = [7, position as i32, tokens as i32, 0, 0, 99];
+            cases.push(case(c, Some(row), steepness));
+        }
     }
     cases
 }
