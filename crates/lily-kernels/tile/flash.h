@@ -6,6 +6,9 @@
 
 constant constexpr uint WORDS = 32;         // 16-byte words of a row
 constant constexpr uint TILE_ROWS = 128;    // of two warpgroups
+// Score of a key that a row does not see: far below LOWEST once it is scaled, so that it has weight 0 even where a part of the
+// keys has none that the row sees, and the base is still LOWEST.
+constant constexpr float MASKED = 4.0f * LOWEST / SCORE_SCALE;
 constant constexpr uint SUMS_AT = TILE_ROWS * 1024;  // of bases and sums, behind the outputs of a part
 
 // The pairs of a block, and where they are.
@@ -48,11 +51,11 @@ struct Softmax {
 #pragma unroll
             for (uint i = 0; i < N; i++) {
                 if (start + i / 4 * 8 + lane % 4 * 2 + i % 2 >= visible[i / 2 % 2]) {
-                    scores[i] = LOWEST;
+                    scores[i] = MASKED;
                 }
             }
         }
-        float most[2] = {LOWEST, LOWEST};
+        float most[2] = {MASKED, MASKED};
 #pragma unroll
         for (uint i = 0; i < N; i++) {
             most[i / 2 % 2] = max(most[i / 2 % 2], scores[i]);

@@ -116,6 +116,11 @@ extern "C" __global__ void CLUSTER __launch_bounds__(384, 1) attn_flash_hopper(
     const uint warpgroup = warp / 4;
     const uint tid = threadIdx.x % 128;
 
+    if (threadIdx.x == 0) {
+        keys.start();
+        values.start();
+    }
+    __syncthreads();
     wait_for_previous_kernel();
     const uint count = chunk_rows(control, args.step);
     const Pairs pairs = {(gridDim.y - 1 - blockIdx.y) * TILE_ROWS, count * GROUP, blockIdx.x, args.kv_heads};
@@ -132,11 +137,6 @@ extern "C" __global__ void CLUSTER __launch_bounds__(384, 1) attn_flash_hopper(
     }
     const uint first_key = blockIdx.z * part_tiles * TILE_KEYS;
     const uint tiles = min(part_tiles, all_tiles - blockIdx.z * part_tiles);
-    if (threadIdx.x == 0) {
-        keys.start();
-        values.start();
-    }
-    __syncthreads();
 
     if (warpgroup == 2) {
         registers_shrink<24>();
