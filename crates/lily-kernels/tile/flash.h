@@ -1,15 +1,16 @@
-// A warpgroup's rows in attention: softmax in the registers of products, and the way of the outputs to memory. Lane l of
-// warp w has two rows, 16 w + l / 4 and 8 further on; rows are (token, query head) pairs of one KV head of 256 columns.
+// A warpgroup's rows in attention with heads of 256: softmax in the registers of products, and the way of the outputs
+// to memory. Lane l of warp w has two rows, 16 w + l / 4 and 8 further on. Rows are (token, query head) pairs of one KV
+// head.
 #pragma once
 #include "attention.h"
 #include "warpgroup.h"
 
-constant constexpr uint WORDS = 32;         // 16-byte words of a row
-constant constexpr uint TILE_ROWS = 128;    // of two warpgroups
-// Score of a key that a row does not see: far below LOWEST once it is scaled, so that it has weight 0 even where a part of the
-// keys has none that the row sees, and the base is still LOWEST.
-constant constexpr float MASKED = 4.0f * LOWEST / SCORE_SCALE;
+constant constexpr uint WORDS = 32;                  // 16-byte words of a row
+constant constexpr uint TILE_ROWS = 128;             // of two warpgroups
 constant constexpr uint SUMS_AT = TILE_ROWS * 1024;  // of bases and sums, behind the outputs of a part
+// Score of a key that a row does not see: below LOWEST once it is scaled, so that it has weight 0 even where the row
+// sees no key of a part and the base is still LOWEST.
+constant constexpr float MASKED = 4.0f * LOWEST / SCORE_SCALE;
 
 // The pairs of a block, and where they are.
 struct Pairs {
@@ -22,8 +23,8 @@ struct Pairs {
     METAL_FUNC uint place(uint pair) const { return (pair / GROUP * kv_heads + kv_head) * GROUP + pair % GROUP; }
 };
 
-// Softmax so far of a lane's rows: the base of their exponentials, its own part of their sums, and what the outputs are to
-// be multiplied with if the base has moved in any row of the warp.
+// Softmax so far of a lane's rows: the base of their exponentials, its own part of their sums, and what the outputs are
+// to be multiplied with if the base has moved in any row of the warp.
 struct Softmax {
     float base[2];
     float sum[2];
@@ -84,7 +85,7 @@ struct Softmax {
     }
 };
 
-// Where outputs lie in shared memory: `word` of 16 bytes of a row, so that four rows lie in different groups of banks.
+// Where a 16-byte word of a row of outputs lies in shared memory: in other banks than those of the next three rows.
 METAL_FUNC uint output_word(uint row, uint word) { return word ^ row % 4 * 2; }
 
 METAL_FUNC uint4 gated_word(float4 low, float4 high, uint4 gate) {
@@ -96,10 +97,10 @@ METAL_FUNC uint4 gated_word(float4 low, float4 high, uint4 gate) {
                  bfloat_pair(high.z * sigmoid(open[6]), high.w * sigmoid(open[7])));
 }
 
-// Finishes the rows of a warp from `row` of the block on. They pass through the warp's 8 KB of shared memory at `own`, half
-// of the columns at a time, so that 16 lanes have 128 columns of one row.
-METAL_FUNC void store_outputs(const float (&outputs)[128], const Softmax& softmax, uint own, const uint4* gate, uint4* att,
-                              const Pairs& pairs, uint row, uint lane) {
+// Finishes the rows of a warp from `row` of the block on. They pass through the warp's 8 KB of shared memory at `own`,
+// half of the columns at a time, so that 16 lanes have 128 columns of one row.
+METAL_FUNC void store_outputs(const float (&outputs)[128], const Softmax& softmax, uint own, const uint4* gate,
+                              uint4* att, const Pairs& pairs, uint row, uint lane) {
     const float scale[2] = {1.0f / softmax.total(0), 1.0f / softmax.total(1)};
 #pragma unroll
     for (uint half = 0; half < 2; half++) {
@@ -125,10 +126,10 @@ METAL_FUNC void store_outputs(const float (&outputs)[128], const Softmax& softma
     }
 }
 
-// Finishes the rows of a cluster whose blocks have met `parts` parts of the keys. Each block leaves outputs, bases and sums
-// in its shared memory at `own`; each finishes some rows, a warp one at a time. Parts are added in their order.
-METAL_FUNC void merge_outputs(const float (&outputs)[128], const Softmax& softmax, uint own, const uint4* gate, uint4* att,
-                              const Pairs& pairs, uint part, uint parts, uint warp, uint lane) {
+// Finishes the rows of a cluster whose blocks have met `parts` parts of the keys. Each block leaves outputs, bases and
+// sums in its shared memory at `own`; each finishes some rows, a warp one at a time. Parts are added in their order.
+METAL_FUNC void merge_outputs(const float (&outputs)[128], const Softmax& softmax, uint own, const uint4* gate,
+                              uint4* att, const Pairs& pairs, uint part, uint parts, uint warp, uint lane) {
 #pragma unroll
     for (uint r = 0; r < 2; r++) {
         const float total = softmax.total(r);

@@ -1,4 +1,4 @@
-// Words for kernels whose warpgroups have roles, and products of a warpgroup at the widths that attention wants.
+// Words for kernels whose warpgroups have roles, and a warpgroup's products at the widths that attention wants.
 // NVIDIA's PTX manual, sections "mbarrier", "setmaxnreg" and "wgmma.mma_async", defines them.
 #pragma once
 #include "hopper.h"
@@ -27,12 +27,9 @@ METAL_FUNC void phase_wait(uint barrier, uint parity) {
         "}" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// A hardware barrier, 1 to 15, of `threads` threads: to meet, or to let others pass.
+// A hardware barrier, 1 to 15, of `threads` threads.
 METAL_FUNC void threads_meet(uint barrier, uint threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
-METAL_FUNC void threads_arrive(uint barrier, uint threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // Registers of each thread from here on, a multiple of 8; all warps of a warpgroup.
@@ -49,7 +46,8 @@ METAL_FUNC void shared_store(uint to, float first, float second) {
 }
 METAL_FUNC float4 shared_load(uint from) {
     float x, y, z, w;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(from) : "memory");
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(from) : "memory");
     return float4(x, y, z, w);
 }
 
@@ -83,32 +81,20 @@ template <int N> METAL_FUNC void pin(float (&values)[N]) {
     }
 }
 
-// Describes the same memory as swizzled_operand() for a factor whose rows are the sum's index: columns in slices of 64,
-// `slice_bytes` one behind the other. Each further 16 rows are 2,048 bytes.
+// Describes the memory of swizzled_operand() for a factor that is summed over its rows: columns in slices of 64,
+// `slice_bytes` from one to the next. Each further 16 rows are 2,048 bytes.
 METAL_FUNC ulong swizzled_rows_operand(uint address, uint slice_bytes) {
     return swizzled_operand(address) - (ulong(1) << 16) + (ulong(slice_bytes >> 4) << 16);
 }
 
 #define LILY_SUMS_8(d, i) \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+        "+f"(d[i + 7])
 #define LILY_SUMS_32(d, i) LILY_SUMS_8(d, i), LILY_SUMS_8(d, i + 8), LILY_SUMS_8(d, i + 16), LILY_SUMS_8(d, i + 24)
 
-// Starts sums[64 rows, N columns] (+)= a b^T over 16 elements, both in shared memory as swizzled_operand() says. Lane l of
-// warp w has the rows 16 w + l / 4 and + 8 further on: of each 8 columns two of the first row from 2 (l % 4) on, then two of the
-// other.
-METAL_FUNC void product_start(float (&sums)[32], ulong a, ulong b, bool add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, add, 1, 1, 0, 0;\n"
-        "}"
-        : LILY_SUMS_32(sums, 0)
-        : "l"(a), "l"(b), "r"(uint(add)));
-}
+// Starts sums[64, 80] = a b^T over 16 elements, or += with `add`; both in shared memory as swizzled_operand() says. Lane l
+// of warp w has two rows, 16 w + l / 4 and 8 further on: of each 8 columns two of the first row from 2 (l % 4) on, then
+// two of the other.
 METAL_FUNC void product_start(float (&sums)[40], ulong a, ulong b, bool add) {
     asm volatile(
         "{\n"
@@ -123,22 +109,8 @@ METAL_FUNC void product_start(float (&sums)[40], ulong a, ulong b, bool add) {
         : LILY_SUMS_32(sums, 0), LILY_SUMS_8(sums, 32)
         : "l"(a), "l"(b), "r"(uint(add)));
 }
-METAL_FUNC void product_start(float (&sums)[48], ulong a, ulong b, bool add) {
-    asm volatile(
-        "{\n"
-        ".reg .pred add;\n"
-        "setp.ne.b32 add, %50, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "%48, %49, add, 1, 1, 0, 0;\n"
-        "}"
-        : LILY_SUMS_32(sums, 0), LILY_SUMS_8(sums, 32), LILY_SUMS_8(sums, 40)
-        : "l"(a), "l"(b), "r"(uint(add)));
-}
-// Starts sums[64 rows, 256 columns] += a b over 16 elements: `a` in registers, rounded to bfloat from the layout of sums, `b` as
-// swizzled_rows_operand() says.
+// Starts sums[64, 256] += a b over 16 elements: `a` in registers, in pairs in the order that sums of 16 columns have,
+// `b` as swizzled_rows_operand() says.
 METAL_FUNC void product_start(float (&sums)[128], const uint (&a)[4], ulong b) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "

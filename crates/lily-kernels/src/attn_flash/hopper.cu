@@ -4,17 +4,18 @@
 //   q, gate, att  bfloat [rows, q_heads, 256]
 //   k, v          bfloat [batch, kv_heads, capacity, 256]
 //
-// A block owns 128 (token, query head of the group) pairs of one KV head: each of two warpgroups multiplies 64 of them,
-// outputs and weights in its registers, queries in shared memory. A third warpgroup copies tiles of keys and values, two
-// places for each. The scores of the next tile are started before the product of this one's weights with its values, so that
-// softmax runs beside that product. Softmax in f32, weights rounded to bfloat. Where there are too few pairs for the chip, a
-// cluster of SPLITS blocks shares them and each takes a part of the keys, if they are many. Blocks with the most keys run
-// first. Constants: GROUP, SPLITS, TILE_KEYS (64 or 80), SCORE_SCALE (log2(e) / sqrt(256)).
+// A block owns 128 (token, query head of the group) pairs of one KV head: two warpgroups multiply 64 each, outputs and
+// weights in registers, queries in shared memory. A third warpgroup copies tiles of 80 keys and values, two places for
+// each. The scores of the next tile are started before the product of this one's weights with its values, so that
+// softmax runs beside that product. Softmax in f32, weights rounded to bfloat. Where there are too few pairs for the
+// chip, a cluster of SPLITS blocks shares them and each takes a part of the keys, if they are many. Blocks with the
+// most keys run first. Constants: GROUP, SPLITS (1 to 8), SCORE_SCALE (log2(e) / sqrt(256)).
 #include "flash.h"
 
+constant constexpr uint TILE_KEYS = 80;
 constant constexpr uint STAGES = 2;
-constant constexpr uint PART_TILES = 4;                   // a part of the keys has no fewer
-constant constexpr uint QUERY_SLICE = 64 * 128;           // bytes of 64 columns of a warpgroup's queries, of a tile
+constant constexpr uint PART_TILES = 4;          // a part of the keys has no fewer
+constant constexpr uint QUERY_SLICE = 64 * 128;  // bytes of 64 columns: of a warpgroup's queries, of a tile
 constant constexpr uint TILE_SLICE = TILE_KEYS * 128;
 constant constexpr uint QUERY_BYTES = 4 * QUERY_SLICE;
 constant constexpr uint TILE_BYTES = 4 * TILE_SLICE;
@@ -70,8 +71,8 @@ METAL_FUNC void start_scores(float (&scores)[TILE_KEYS / 2], uint queries, uint 
     products_begin();
 #pragma unroll
     for (uint s = 0; s < 16; s++) {
-        product_start(scores, query + (s / 4 * QUERY_SLICE + s % 4 * 32) / 16, key + (s / 4 * TILE_SLICE + s % 4 * 32) / 16,
-                      s > 0);
+        product_start(scores, query + (s / 4 * QUERY_SLICE + s % 4 * 32) / 16,
+                      key + (s / 4 * TILE_SLICE + s % 4 * 32) / 16, s > 0);
     }
     products_commit();
 }
@@ -140,7 +141,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(384, 1) attn_flash_hopper(
 
     if (warpgroup == 2) {
         registers_shrink<24>();
-        const ulong cache = (ulong(args.step.sequence * args.kv_heads + pairs.kv_head) * args.capacity + first_key) * WORDS;
+        const ulong head = args.step.sequence * args.kv_heads + pairs.kv_head;
+        const ulong cache = (head * args.capacity + first_key) * WORDS;
         for (uint tile = 0; tile <= tiles; tile++) {
             const uint at = tile * TILE_KEYS;
             if (tile < tiles) {

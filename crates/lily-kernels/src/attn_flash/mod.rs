@@ -132,16 +132,12 @@ fn hopper_supports(head_dim: u32) -> bool {
 /// copies.
 fn hopper_entry(entry: Entry, kv_heads: u32, pairs: u32) -> Entry {
     let tiles = pairs.div_ceil(128);
-    let (keys, splits) = (policy::HOPPER_TILE_KEYS, policy::hopper_splits(kv_heads * tiles));
+    let splits = policy::hopper_splits(kv_heads * tiles);
     let mut entry = entry.from_text("hopper.cu", include_str!("hopper.cu"));
     entry.function = "attn_flash_hopper";
-    // Queries, two tiles each of keys and values, and their barriers, from the next 1,024 on.
-    let shared = (128 + 4 * keys) * 512 + 64 + 1024;
-    entry
-        .constant("TILE_KEYS", keys)
-        .constant("SPLITS", splits)
-        .shared(shared)
-        .over([kv_heads, tiles, splits], 384)
+    // 128 queries, two tiles each of 80 keys and values, their barriers, and what aligns them.
+    let shared = (128 + 2 * (80 + 80)) * 512 + 64 + 1024;
+    entry.constant("SPLITS", splits).shared(shared).over([kv_heads, tiles, splits], 384)
 }
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {

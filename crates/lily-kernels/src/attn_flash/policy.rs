@@ -11,10 +11,6 @@ pub(super) fn row_tiles(target: &Target) -> u32 {
     }
 }
 
-/// Keys of a tile on compute capability 9.0; two tiles each of keys and values fill shared memory beside
-/// the queries.
-pub(super) const HOPPER_TILE_KEYS: u32 = 80;
-
 /// Blocks of a cluster that part the keys of the same pairs on compute capability 9.0: what 128
 /// multiprocessors have room for, a power of two up to the 8 of a portable cluster. `blocks` is their
 /// number without.

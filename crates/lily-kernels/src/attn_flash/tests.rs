@@ -5,6 +5,8 @@ use lily_plan::Step;
 use super::{Buffers, launch};
 use crate::attention::testing::{STEEP, queries};
 use crate::conformance::{Case, CaseBuilder, Tolerance, prefill_steps, small_shapes};
+#[cfg(test)]
+use crate::gpu::{Family, Products, Target};
 
 /// All cases of this kernel. Keys behind the chunk are poisoned by the check itself.
 pub fn cases() -> Vec<Case> {
@@ -62,4 +64,39 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Function and grid on an NVIDIA GPU for the cases of so many tokens.
+#[cfg(test)]
+fn entries(capability: u32, tokens: usize) -> Vec<(&'static str, [u32; 3])> {
+    let target =
+        Target { family: Family::Nvidia { capability }, products: Products::SimdgroupMatrix };
+    let cases = cases()
+        .into_iter()
+        .filter(|case| case.plan.step() == Step::Prefill { tokens, sequence: 1 });
+    let entry = |case: Case| {
+        let (_, entry) = target.entry(&case.plan.launches()[0], 0, &[None; 6]).expect("legal");
+        (entry.function, entry.grid)
+    };
+    cases.map(entry).collect()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no case with heads of 256")]
+fn heads_of_256_take_the_hopper_form_whose_clusters_fill_the_chip_where_it_exists() {
+    let hopper: Vec<_> =
+        entries(90, 70).into_iter().filter(|(f, _)| *f == "attn_flash_hopper").collect();
+    assert!(!hopper.is_empty());
+    assert!(hopper.iter().all(|(_, grid)| *grid == [2, 5, 8]), "{hopper:?}");
+    assert!(entries(90, 70).iter().any(|(function, _)| *function == "attn_flash"));
+    assert!(entries(80, 70).iter().all(|(function, _)| *function == "attn_flash"));
+}
+
+#[test]
+fn blocks_of_all_parts_are_no_more_than_the_chip_has_multiprocessors() {
+    for blocks in 1..=200 {
+        let splits = super::policy::hopper_splits(blocks);
+        assert!((1..=8).contains(&splits) && splits.is_power_of_two());
+        assert!(splits == 1 || splits * blocks <= 128);
+    }
 }
