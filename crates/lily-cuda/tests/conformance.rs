@@ -4,7 +4,9 @@
 
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, failures_on, real_shape};
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, failures_on, real_shape, require_every_kernel,
+};
 use lily_kernels::table;
 
 /// Cases of the kernels that are asked for.
@@ -13,6 +15,9 @@ fn cases() -> Vec<Case> {
     let cases = table::cases_of(|kernel| {
         filter.is_empty() || filter.split(',').any(|name| name == kernel.name)
     });
+    if filter.is_empty() {
+        require_every_kernel(&cases);
+    }
     assert!(!cases.is_empty(), "no kernel is named {filter}");
     cases
 }
