@@ -92,9 +92,9 @@ METAL_FUNC ulong swizzled_rows_operand(uint address, uint slice_bytes) {
         "+f"(d[i + 7])
 #define LILY_SUMS_32(d, i) LILY_SUMS_8(d, i), LILY_SUMS_8(d, i + 8), LILY_SUMS_8(d, i + 16), LILY_SUMS_8(d, i + 24)
 
-// Starts sums[64, 80] = a b^T over 16 elements, or += with `add`; both in shared memory as swizzled_operand() says. Lane l
-// of warp w has two rows, 16 w + l / 4 and 8 further on: of each 8 columns two of the first row from 2 (l % 4) on, then
-// two of the other.
+// Starts sums[64, 80] = a b^T over 16 elements, or += with `add`; both in shared memory as swizzled_operand() says.
+// Lane l of warp w has two rows, 16 w + l / 4 and 8 further on: of each 8 columns two of the first row from 2 (l % 4)
+// on, then two of the other.
 METAL_FUNC void product_start(float (&sums)[40], ulong a, ulong b, bool add) {
     asm volatile(
         "{\n"

@@ -12,87 +12,10 @@
 // most keys run first. Constants: GROUP, SPLITS (1 to 8), SCORE_SCALE (log2(e) / sqrt(256)).
 #include "flash.h"
 
-constant constexpr uint TILE_KEYS = 80;
-constant constexpr uint STAGES = 2;
-constant constexpr uint PART_TILES = 4;          // a part of the keys has no fewer
-constant constexpr uint QUERY_SLICE = 64 * 128;  // bytes of 64 columns: of a warpgroup's queries, of a tile
-constant constexpr uint TILE_SLICE = TILE_KEYS * 128;
-constant constexpr uint QUERY_BYTES = 4 * QUERY_SLICE;
-constant constexpr uint TILE_BYTES = 4 * TILE_SLICE;
+constant constexpr uint PART_TILES = 4;  // a part of the keys has no fewer
 constant constexpr uint KEYS_AT = 2 * QUERY_BYTES;
 constant constexpr uint VALUES_AT = KEYS_AT + STAGES * TILE_BYTES;
 constant constexpr uint BARRIERS_AT = VALUES_AT + STAGES * TILE_BYTES;
-
-// Where the 16-byte word of a row lies within slices of `slice` bytes.
-METAL_FUNC uint swizzled(uint row, uint word, uint slice) {
-    return word / 8 * slice + row * 128 + (word % 8 ^ row % 8) * 16;
-}
-
-// The places of keys or of values, used in turn: a barrier each for tiles that have come and for places that are free.
-struct Places {
-    uint tiles;
-    uint barriers;
-
-    METAL_FUNC uint tile(uint index) const { return tiles + index % STAGES * TILE_BYTES; }
-    METAL_FUNC uint full(uint index) const { return barriers + index % STAGES * 16; }
-    METAL_FUNC uint free(uint index) const { return full(index) + 8; }
-
-    METAL_FUNC void start() const {
-        for (uint s = 0; s < STAGES; s++) {
-            phases_begin(full(s), 128);
-            phases_begin(free(s), 8);
-        }
-    }
-    // Copies tile `index`, rows from `rows` on; zeros from row `end` on, which are not read.
-    METAL_FUNC void copy(uint index, const uint4* rows, uint end, uint tid) const {
-        phase_wait(free(index), index / STAGES % 2 ^ 1);
-        const uint row = tid / WORDS;
-#pragma unroll
-        for (uint i = 0; i < TILE_KEYS / 4; i++) {
-            copy_async_16(tile(index) + i / 2 * 1024 + swizzled(i % 2 * 4 + row, tid % WORDS, TILE_SLICE),
-                          rows + i * 128 + tid, i * 4 + row < end);
-        }
-        phase_arrive_after_copies(full(index));
-    }
-    METAL_FUNC void wait(uint index) const {
-        phase_wait(full(index), index / STAGES % 2);
-        fence_shared_for_products();
-    }
-    METAL_FUNC void release(uint index, uint lane) const {
-        if (lane == 0) {
-            phase_arrive(free(index));
-        }
-    }
-};
-
-METAL_FUNC void start_scores(float (&scores)[TILE_KEYS / 2], uint queries, uint keys) {
-    const ulong query = swizzled_operand(queries);
-    const ulong key = swizzled_operand(keys);
-    products_begin();
-#pragma unroll
-    for (uint s = 0; s < 16; s++) {
-        product_start(scores, query + (s / 4 * QUERY_SLICE + s % 4 * 32) / 16,
-                      key + (s / 4 * TILE_SLICE + s % 4 * 32) / 16, s > 0);
-    }
-    products_commit();
-}
-
-METAL_FUNC void start_outputs(float (&outputs)[128], const uint (&weights)[TILE_KEYS / 16][4], uint values) {
-    const ulong value = swizzled_rows_operand(values, TILE_SLICE);
-    products_begin();
-#pragma unroll
-    for (uint s = 0; s < TILE_KEYS / 16; s++) {
-        product_start(outputs, weights[s], value + s * (2048 / 16));
-    }
-    products_commit();
-}
-
-METAL_FUNC void round_weights(uint (&weights)[TILE_KEYS / 16][4], const float (&scores)[TILE_KEYS / 2]) {
-#pragma unroll
-    for (uint i = 0; i < TILE_KEYS / 4; i++) {
-        weights[i / 4][i % 4] = bfloat_pair(scores[2 * i], scores[2 * i + 1]);
-    }
-}
 
 #if SPLITS > 1
 #define CLUSTER __cluster_dims__(1, 1, SPLITS)

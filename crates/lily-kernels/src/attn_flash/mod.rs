@@ -123,13 +123,8 @@ fn tensors_support(head_dim: u32) -> bool {
     head_dim.is_multiple_of(64)
 }
 
-/// Whether the form for compute capability 9.0 takes heads of this width: its products are that wide.
-fn hopper_supports(head_dim: u32) -> bool {
-    head_dim == 256
-}
-
-/// The form for compute capability 9.0: blocks of 128 pairs, of two warpgroups that multiply and one that
-/// copies.
+/// The form for compute capability 9.0 and heads of 256: blocks of 128 pairs, of two warpgroups that
+/// multiply and one that copies.
 fn hopper_entry(entry: Entry, kv_heads: u32, pairs: u32) -> Entry {
     let tiles = pairs.div_ceil(128);
     let splits = policy::hopper_splits(kv_heads * tiles);
@@ -153,8 +148,7 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
             .constant("TILE_ROWS", 32u32)
             .over([a.kv_heads, pairs.div_ceil(32), 1], 128));
     }
-    let hopper = Family::Nvidia { capability: 90 };
-    if launch.target.family == hopper && hopper_supports(a.head_dim) {
+    if launch.target.family == (Family::Nvidia { capability: 90 }) && a.head_dim == 256 {
         return Ok(hopper_entry(entry, a.kv_heads, pairs));
     }
     let row_tiles = policy::row_tiles(&launch.target);
