@@ -12,6 +12,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("flash.h", include_str!("../../tile/flash.h")),
     ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("gdn_chunk.h", include_str!("../../prelude/gdn_chunk.h")),
@@ -36,6 +37,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("residual_tile.h", include_str!("../../tile/residual_tile.h")),
     ("row_scales.h", include_str!("../../tile/row_scales.h")),
     ("tensor.h", include_str!("../../tile/tensor.h")),
+    ("warpgroup.h", include_str!("../../tile/warpgroup.h")),
 ];
 
 /// What a text is written in.
