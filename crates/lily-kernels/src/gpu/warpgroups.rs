@@ -60,13 +60,24 @@ impl Form {
         entry.over([blocks, 1, 1], self.warpgroups * 128)
     }
 
-    /// For the rows of a chunk: the highest tiles that give every multiprocessor work.
-    fn dense(rows: u32, outputs: u32) -> Self {
-        let wide = Self { warpgroups: 4, tokens: 128, stages: 4, blocks: 1 };
-        let middle = Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 };
-        let low = Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 };
-        let enough = |form: &Self| form.items(rows, outputs) >= MULTIPROCESSORS;
-        [wide, middle].into_iter().find(enough).unwrap_or(low)
+    /// For projections of a chunk's rows. The highest tile takes the fewest bytes for its arithmetic; of short chunks there
+    /// are too few of them.
+    fn projection(rows: u32) -> Self {
+        match rows {
+            0..=64 => Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 },
+            65..=128 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+            129..=512 => Self { warpgroups: 3, tokens: 128, stages: 4, blocks: 1 },
+            _ => Self { warpgroups: 4, tokens: 128, stages: 4, blocks: 1 },
+        }
+    }
+
+    /// For projections to the residual stream: a sixth of the other ones' matrix rows, so lower tiles, of which every
+    /// multiprocessor gets one.
+    fn residual(rows: u32) -> Self {
+        match rows {
+            0..=256 => Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 },
+            _ => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+        }
     }
 
     /// For experts with this many rows on average: nearly all of them have one tile where it is at most 64.
@@ -88,10 +99,32 @@ impl Product {
         text: &'static str,
         rows: u32,
     ) -> Result<Option<Entry>, Unsupported> {
-        if !self.suits_warpgroups(launch) {
+        self.dense_by_warpgroups(launch, function, text, rows, Form::projection(rows))
+    }
+
+    /// The same for a text that adds its results to the residual stream.
+    pub(crate) fn residual_by_warpgroups(
+        &self,
+        launch: &GpuLaunch<'_>,
+        function: &'static str,
+        text: &'static str,
+        rows: u32,
+    ) -> Result<Option<Entry>, Unsupported> {
+        self.dense_by_warpgroups(launch, function, text, rows, Form::residual(rows))
+    }
+
+    fn dense_by_warpgroups(
+        &self,
+        launch: &GpuLaunch<'_>,
+        function: &'static str,
+        text: &'static str,
+        rows: u32,
+        form: Form,
+    ) -> Result<Option<Entry>, Unsupported> {
+        // The texts count the bytes of the rows in 32 bits.
+        if !self.suits_warpgroups(launch) || u64::from(rows) * u64::from(self.k) > 1 << 30 {
             return Ok(None);
         }
-        let form = Form::dense(rows, self.outputs);
         let entry = self.by_warpgroups(launch, function, text, form)?;
         Ok(Some(form.over(entry, form.items(rows, self.outputs))))
     }
