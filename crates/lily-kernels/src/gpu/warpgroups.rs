@@ -60,8 +60,8 @@ impl Form {
         entry.over([blocks, 1, 1], self.warpgroups * 128)
     }
 
-    /// For projections of a chunk's rows. The highest tile takes the fewest bytes for its arithmetic; of short chunks there
-    /// are too few of them.
+    /// For projections of a chunk's rows. The highest tile takes the fewest bytes for its arithmetic; of short
+    /// chunks there are too few of them.
     fn projection(rows: u32) -> Self {
         match rows {
             0..=64 => Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 },
@@ -84,7 +84,7 @@ impl Form {
     fn grouped(average: u32) -> Self {
         match average {
             0..20 => Self { warpgroups: 2, tokens: 32, stages: 5, blocks: 2 },
-            20..48 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+            20..48 => Self { warpgroups: 2, tokens: 64, stages: 3, blocks: 2 },
             _ => Self { warpgroups: 2, tokens: 96, stages: 3, blocks: 2 },
         }
     }
@@ -162,8 +162,8 @@ impl Product {
         Ok(form.constants(entry.constant("MATRIX_ROWS", self.experts * self.outputs)))
     }
 
-    /// Warpgroup products need compute capability 9.0; the texts unpack 4-bit codes alone, copy their scales for 256 columns
-    /// at a time, and own whole blocks of 64 matrix rows or pairs of them.
+    /// Warpgroup products need compute capability 9.0; the texts unpack 4-bit codes alone, copy their scales for 256
+    /// columns at a time, and own whole blocks of 64 matrix rows.
     fn suits_warpgroups(&self, launch: &GpuLaunch<'_>) -> bool {
         let common = Products::SimdgroupMatrix;
         let target = Target { family: Family::Nvidia { capability: 90 }, products: common };
@@ -171,5 +171,30 @@ impl Product {
             && launch.format(self.weight) == Ok(MatrixFormat::Q4)
             && self.k.is_multiple_of(PAIR_COLUMNS)
             && self.outputs.is_multiple_of(WARPGROUP_ROWS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of shared memory of a multiprocessor, and what a block takes beside its own.
+    const SHARED: u32 = 228 << 10;
+    const RESERVED: u32 = 1 << 10;
+    /// What texts declare: numbers for rows and warps, and the list of tiles.
+    const NUMBERS: u32 = 2 << 10;
+    const LIST: u32 = TILES * 8;
+
+    #[test]
+    fn every_form_fits_as_many_blocks_as_it_names() {
+        let rows = [1, 64, 65, 128, 129, 512, 513, 8192];
+        let dense = rows.iter().flat_map(|&r| [Form::projection(r), Form::residual(r)]);
+        let grouped = [0, 19, 20, 47, 48, 500].map(|average| (Form::grouped(average), LIST));
+        for (form, list) in dense.map(|form| (form, 0)).chain(grouped) {
+            assert!([32, 64, 96, 128].contains(&form.tokens), "{form:?}");
+            assert!(form.stages >= 3 && form.warpgroups * 128 * form.blocks <= 512, "{form:?}");
+            let block = form.shared() + NUMBERS + list + RESERVED;
+            assert!(form.blocks * block <= SHARED, "{form:?}");
+        }
     }
 }
