@@ -181,7 +181,7 @@ mod tests {
     /// Bytes of shared memory of a multiprocessor, and what a block takes beside its own.
     const SHARED: u32 = 228 << 10;
     const RESERVED: u32 = 1 << 10;
-    /// What texts declare: numbers for rows and warps, and the list of tiles.
+    /// What texts declare: numbers for rows and warps; the list of tiles; squares by warp and row.
     const NUMBERS: u32 = 2 << 10;
     const LIST: u32 = TILES * 8;
 
@@ -190,7 +190,9 @@ mod tests {
         let rows = [1, 64, 65, 128, 129, 512, 513, 8192];
         let dense = rows.iter().flat_map(|&r| [Form::projection(r), Form::residual(r)]);
         let grouped = [0, 19, 20, 47, 48, 500].map(|average| (Form::grouped(average), LIST));
-        for (form, list) in dense.map(|form| (form, 0)).chain(grouped) {
+        for (form, list) in
+            dense.map(|form| (form, form.tokens * form.warpgroups * 16)).chain(grouped)
+        {
             assert!([32, 64, 96, 128].contains(&form.tokens), "{form:?}");
             assert!(form.stages >= 3 && form.warpgroups * 128 * form.blocks <= 512, "{form:?}");
             let block = form.shared() + NUMBERS + list + RESERVED;
