@@ -22,7 +22,8 @@ mod face;
 mod random;
 
 pub use builder::{
-    CaseBuilder, decode_steps, few, long_shapes, prefill_steps, real_shape, small_shapes,
+    CaseBuilder, decode_steps, few, long_product_step, long_shapes, prefill_steps, product_steps,
+    real_shape, small_shapes,
 };
 pub use face::{run_face, run_reference};
 pub use random::{random_cases, random_shape};

@@ -19,6 +19,7 @@ pub mod stored;
 mod structs;
 pub(crate) mod tiles;
 pub mod translate;
+pub(crate) mod warpgroups;
 
 use lily_plan::{DeviceError, Launch};
 
