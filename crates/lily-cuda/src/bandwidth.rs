@@ -10,8 +10,9 @@ use crate::error::CudaError;
 /// Name of the kernel in the cache.
 pub const KERNEL: &str = "read_memory";
 
-/// Bytes that are read: far more than an L2 cache holds.
-const BYTES: u64 = 2 << 30;
+/// Bytes that are read: far more than an L2 cache holds, and enough that the start of a launch is no part of it. On an
+/// H200, 1 GiB reads at 4.3 TB/s and 4 GiB at 4.55 TB/s, whatever the number of blocks above 4 for a multiprocessor.
+const BYTES: u64 = 4 << 30;
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// Vectors that a thread has in flight.
