@@ -88,10 +88,14 @@ impl GdnArgs {
         entry: Entry,
     ) -> Result<(Entry, bool), Unsupported> {
         Unsupported::above("the width of DeltaNet keys", self.k_dim, 128)?;
-        let hopper = target.family == Family::Nvidia { capability: 90 };
-        let legal = self.chunk_bf16 != 0 && self.k_dim == 128 && self.v_dim == 128;
         let entry = self.constants(entry)?.constant("CHUNK_BFLOAT", self.chunk_bf16);
-        Ok((entry, hopper && legal))
+        Ok((entry, self.chunk_bf16 != 0 && self.is_hopper(target)))
+    }
+
+    /// Whether a target is of compute capability 9.0, and heads have the width of its own texts.
+    pub fn is_hopper(&self, target: Target) -> bool {
+        let hopper = target.family == Family::Nvidia { capability: 90 };
+        hopper && self.act_bf16 != 0 && self.k_dim == 128 && self.v_dim == 128
     }
 
     /// Channels of the convolution: q, k, v.
