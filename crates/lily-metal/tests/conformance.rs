@@ -2,7 +2,9 @@
 
 #![cfg(target_os = "macos")]
 
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, failures_on, real_shape};
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, failures_on, real_shape, require_every_kernel,
+};
 use lily_kernels::table;
 use lily_metal::host::{AppleHost, AppleOptions};
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
@@ -19,6 +21,7 @@ fn check_all(cases: Vec<Case>) {
     let is_real = host.system().is_apple_silicon();
     println!("{} cases on {}, {:?}", cases.len(), host.description(), host.system());
     let mut device = MetalDevice::new(host, MetalOptions::default());
+    require_every_kernel(&cases);
     let failures = failures_on(&mut device, &cases, Bar::Bf16);
     println!("{:?}", device.host().compile_times());
     if !is_real && !failures.is_empty() {
