@@ -1,11 +1,12 @@
 // The chunked delta rule from chunk to chunk for compute capability 9.0; formula and buffers in mod.rs. K_DIM and V_DIM
 // 128, operands of the chunks in bfloat, state and sums in float.
 //
-// A block owns 32 value rows of one head through all chunks. Two warps own 16 rows each and carry their state, S [16, 128],
-// in the registers of its sums: packed, these are the left factor of R^T = U^T - S W^T, and R^T, packed, that of
-// S <- e^(G_C) S + (left R)^T K. So what runs from chunk to chunk passes through no memory. Two more warps get both left
-// factors through shared memory and form the outputs, e^G S Q^T + R^T P^T, while the first two go on. Four warps bring the
-// tiles of the next STAGES chunks; tokens that a short chunk does not have repeat its last one with left = 0.
+// A block owns 32 value rows of one head through all chunks. Two warps own 16 rows each and carry their state,
+// S [16, 128], in the registers of its sums: packed, these are the left factor of R^T = U^T - S W^T, and R^T, packed,
+// that of S <- e^(G_C) S + (left R)^T K. So what runs from chunk to chunk passes through no memory. Two more warps get
+// both left factors through shared memory and form the outputs, e^G S Q^T + R^T P^T, while the first two go on. Four
+// warps bring the tiles of the next STAGES chunks; tokens that a short chunk does not have repeat its last one with
+// left = 0.
 #include "gdn.h"
 #include "fragments.h"
 
@@ -20,7 +21,7 @@ constexpr uint AT_Q = AT_W + CHUNK * ROW;
 constexpr uint AT_K = AT_Q + CHUNK * ROW;
 constexpr uint AT_P = AT_K + CHUNK * ROW;
 constexpr uint AT_U = AT_P + CHUNK * P_ROW;
-constexpr uint AT_DECAY = AT_U + CHUNK * U_ROW;   // e^G, then left = e^(G of the last token - G), then e^(G of the last token)
+constexpr uint AT_DECAY = AT_U + CHUNK * U_ROW;   // e^G; left = e^(G of the last token - G); e^(G of the last token)
 constexpr uint STAGE = AT_DECAY + 2 * CHUNK * 4 + 16;
 constexpr uint HANDOVER = 32 * 16 * (8 + 4);      // S and R of a warp, packed
 constexpr uint AT_HANDOVER = STAGES * STAGE;
@@ -69,9 +70,10 @@ METAL_FUNC void multiply_rows(float (&sums)[8][4], const uint (&left)[8][4], uin
 
 // Brings the tiles: threads 128 to 255.
 METAL_FUNC void bring(
-    Barriers barriers, uint memory, const bfloat* gq, const bfloat* gk, const bfloat* chunk_u, const bfloat* chunk_w,
-    const float* chunk_g, const bfloat* chunk_p, uint rows, uint head, uint first, uint tid)
+    Barriers barriers, unsigned char* bytes, const bfloat* gq, const bfloat* gk, const bfloat* chunk_u,
+    const bfloat* chunk_w, const float* chunk_g, const bfloat* chunk_p, uint rows, uint head, uint first, uint tid)
 {
+    const uint memory = shared_address(bytes);
     const uint key_head = head / HEADS_PER_KEY;
     const uint chunks = (rows + CHUNK - 1) / CHUNK;
     float g = 0.0f;
@@ -107,18 +109,16 @@ METAL_FUNC void bring(
         for (uint i = 0; i < 2; i++) {
             const uint row = i * 32 + tid / 4;
             const ulong token = min(start + row, last);
-            copy_async_16(
-                to + AT_U + row * U_ROW + tid % 4 * 16, chunk_u + (token * V_HEADS + head) * V_DIM + first + tid % 4 * 8);
+            const bfloat* u = chunk_u + (token * V_HEADS + head) * V_DIM + first + tid % 4 * 8;
+            copy_async_16(to + AT_U + row * U_ROW + tid % 4 * 16, u);
         }
         barrier_arrive_with_copies(barriers.full(stage));
         if (tid < CHUNK) {
-            const float decay = precise::exp(g);
-            const float left = start + tid <= last ? precise::exp(g_end - g) : 0.0f;
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + AT_DECAY + tid * 4), "f"(decay) : "memory");
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + AT_DECAY + (CHUNK + tid) * 4), "f"(left) : "memory");
+            float* decays = (float*)(bytes + stage * STAGE + AT_DECAY);
+            decays[tid] = precise::exp(g);
+            decays[CHUNK + tid] = start + tid <= last ? precise::exp(g_end - g) : 0.0f;
             if (tid == 0) {
-                const float end = precise::exp(g_end);
-                asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + AT_DECAY + 2 * CHUNK * 4), "f"(end) : "memory");
+                decays[2 * CHUNK] = precise::exp(g_end);
             }
             if (start + CHUNK < rows) {
                 g = chunk_g[min(start + CHUNK + tid, rows - 1) * V_HEADS + head];
@@ -343,7 +343,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) gdn_chunk_scan(
     const uint head = blockIdx.y;
     const uint first = blockIdx.x * VALUES;
     if (warp >= 4) {
-        bring(barriers, memory, gq, gk, chunk_u, chunk_w, chunk_g, chunk_p, rows, head, first, tid - 128);
+        unsigned char* bytes = (unsigned char*)shared_words;
+        bring(barriers, bytes, gq, gk, chunk_u, chunk_w, chunk_g, chunk_p, rows, head, first, tid - 128);
         const uint index = (blockIdx.y * gridDim.x + blockIdx.x) * 128 + tid - 128;
         store_columns(
             args.gdn, qkv, conv, sequence, position, rows, args.kept_columns, index, gridDim.x * gridDim.y * 128);
