@@ -5,23 +5,9 @@
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_kernels::conformance::{
-    Bar, Case, cases_at, cases_in, failures_on, real_shape, require_every_kernel,
+    Bar, Case, cases_at, cases_in, failures_on, named_cases, real_shape,
 };
-use lily_kernels::table;
 use lily_plan::Precision;
-
-/// Cases of the kernels that are asked for.
-fn cases() -> Vec<Case> {
-    let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
-    let cases = table::cases_of(|kernel| {
-        filter.is_empty() || filter.split(',').any(|name| name == kernel.name)
-    });
-    if filter.is_empty() {
-        require_every_kernel(&cases);
-    }
-    assert!(!cases.is_empty(), "no kernel is named {filter}");
-    cases
-}
 
 /// Checks cases on one device, so that a kernel is compiled once.
 fn check_all(cases: Vec<Case>) {
@@ -44,13 +30,13 @@ fn check_all(cases: Vec<Case>) {
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(cases_in(Precision::BF16_CHUNKS, cases));
+    check_all(cases_in(Precision::BF16_CHUNKS, named_cases));
 }
 
 /// The references are plain loops over 25 million weights: minutes.
 #[test]
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
-    let build = || cases_at(vec![real_shape()], cases);
+    let build = || cases_at(vec![real_shape()], named_cases);
     check_all(cases_in(Precision::BF16_CHUNKS, build));
 }

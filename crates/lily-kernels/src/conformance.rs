@@ -135,6 +135,20 @@ pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
     assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Cases of the kernels that `LILY_KERNELS` names (`topk,head`), of all without it. Panics if one has no case.
+pub fn named_cases() -> Vec<Case> {
+    let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
+    if filter.is_empty() {
+        let cases = table::cases();
+        require_every_kernel(&cases);
+        return cases;
+    }
+    let names: Vec<&str> = filter.split(',').collect();
+    let unknown: Vec<&&str> = names.iter().filter(|name| table::find(name).is_none()).collect();
+    assert!(unknown.is_empty(), "LILY_KERNELS names {unknown:?}, which are no kernels");
+    table::cases_of(|kernel| names.contains(&kernel.name))
+}
+
 /// Runs cases on one device, so that a kernel is compiled once, and gives all failures; kernels and failures are
 /// printed on the way.
 pub fn failures_on(device: &mut dyn Device, cases: &[Case], bar: Bar) -> Vec<String> {
@@ -154,8 +168,7 @@ pub fn failures_on(device: &mut dyn Device, cases: &[Case], bar: Bar) -> Vec<Str
     failures
 }
 
-/// Panics if a kernel has no case.
-pub fn require_every_kernel(cases: &[Case]) {
+fn require_every_kernel(cases: &[Case]) {
     let kernels: BTreeSet<&str> = cases.iter().map(|c| c.plan.launches()[0].kernel).collect();
     let missing: Vec<_> =
         table::KERNELS.iter().map(|k| k.name).filter(|k| !kernels.contains(k)).collect();
