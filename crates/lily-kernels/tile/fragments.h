@@ -1,7 +1,7 @@
-// Matrix products of bfloats by one warp, for CUDA texts: blocks 16 x 16 times 16 x 8 with float sums, and how they come from
-// shared memory. With g = lane / 4 and t = lane % 4 a lane holds of the left block columns 2t, 2t + 1 of rows g and g + 8,
-// then columns 2t + 8, 2t + 9 of both; of the right block rows 2t, 2t + 1, then 2t + 8, 2t + 9 of column g; of the sums
-// columns 2t, 2t + 1 of row g, then of row g + 8. So two neighbouring blocks of sums, packed, are a left block.
+// Matrix products of bfloats by one warp, for CUDA texts: blocks 16 x 16 times 16 x 8 with float sums, and how they come
+// from shared memory. With g = lane / 4 and t = lane % 4 a lane holds of the left block columns 2t, 2t + 1 of rows g and
+// g + 8, then columns 2t + 8, 2t + 9 of both; of the right block rows 2t, 2t + 1, then 2t + 8, 2t + 9 of column g; of the
+// sums columns 2t, 2t + 1 of row g, then of row g + 8. So two neighbouring blocks of sums, packed, are a left block.
 #pragma once
 #include "hopper.h"
 
@@ -12,7 +12,7 @@ METAL_FUNC void multiply_block(float (&sums)[4], const uint (&left)[4], uint rig
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_0), "r"(right_1));
 }
 
-// Four blocks of 8 x 8, a lane's address is that of row lane % 8 of block lane / 8: a lane gets two neighbours of row g.
+// Four blocks of 8 x 8, a lane's address is that of row lane % 8 of block lane / 8; a lane gets two neighbours of row g.
 METAL_FUNC void load_blocks(uint (&blocks)[4], uint address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3]) : "r"(address) : "memory");

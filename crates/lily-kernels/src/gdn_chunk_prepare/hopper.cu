@@ -1,11 +1,11 @@
-// The part of the chunked delta rule that does not depend on the state, for compute capability 9.0; formula and buffers in
-// mod.rs. K_DIM and V_DIM 128, operands and results in bfloat.
+// The part of the chunked delta rule that does not depend on the state, for compute capability 9.0; formula and buffers
+// in mod.rs. K_DIM and V_DIM 128, operands and results in bfloat.
 //
-// A block of 4 warps owns a chunk of 64 tokens of one value head. K Kᵀ and Q Kᵀ have exact products, a warp owns 16 rows;
-// they become P and L = -A in its registers. T = (I - L)⁻¹ grows in the place of L with float accuracy: blocks of 16 on the
-// diagonal by substitution, then twice the block left of two solved ones, T_BA = T_BB L_BA T_AA. Last, U = (T diag(beta)) V
-// and W = (T diag(beta e^G)) K, a warp owns 64 columns of one of them and leaves its results where their factor was. Tokens
-// that a short chunk does not have repeat its last one with beta = 0.
+// A block of 4 warps owns a chunk of 64 tokens of one value head. K Kᵀ and Q Kᵀ have exact products, a warp owns 16
+// rows; they become P and L = -A in its registers. T = (I - L)⁻¹ grows in the place of L with float accuracy: blocks of 16
+// on the diagonal by substitution, then twice the block left of two solved ones, T_BA = T_BB L_BA T_AA. Last,
+// U = (T diag(beta)) V and W = (T diag(beta e^G)) K, a warp owns 64 columns of one of them and leaves its results where
+// their factor was. Tokens that a short chunk does not have repeat its last one with beta = 0.
 #include "gdn_chunk.h"
 #include "fragments.h"
 

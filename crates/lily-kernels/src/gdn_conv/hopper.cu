@@ -1,9 +1,9 @@
-// Convolution, norms and gates of a prefill chunk for compute capability 9.0; formula and buffers in mod.rs. K_DIM and V_DIM
-// 128, four taps.
+// Convolution, norms and gates of a prefill chunk for compute capability 9.0; formula and buffers in mod.rs. K_DIM and
+// V_DIM 128, four taps.
 //
-// A warp owns 16 tokens of one query, key or value head, a lane four channels of it: rows are read in 16-byte words, eight
-// in flight, the window stays in registers, and a head's length is a sum over the warp. The first blocks of a row of the grid
-// form the gates too.
+// A warp owns 16 tokens of one query, key or value head, a lane four channels of it: rows are read in 16-byte words,
+// eight in flight, the window stays in registers, and a head's length is a sum over the warp. The first block of each row
+// of the grid forms the gates too.
 #include "gdn.h"
 
 constexpr uint TOKENS = 16;

@@ -5,10 +5,10 @@
 //   work                 int [args.entries, 4]: expert, first sorted row, rows, number in the expert
 //
 // A threadgroup places the pairs of 64 rows. It counts all pairs for itself, those of the rows before its own and the
-// others, so that no threadgroup waits for another; a scan over the experts turns counts into places. Which of its own rows
-// chose an expert is a mask of 64 bits, since a row chooses it once: a row's place is the number of bits below its own.
-// The shared expert is one more expert, chosen by every row in its last slot. Counters and masks are integers: nothing
-// depends on the order of arrival. The work list is shared out by experts.
+// others, so that no threadgroup waits for another; a scan over the experts turns counts into places. Which of its own
+// rows chose an expert is a mask of 64 bits, since a row chooses it once: a row's place is the number of bits below its
+// own. The shared expert is one more expert, chosen by every row in its last slot. Counters and masks are integers:
+// nothing depends on the order of arrival. The work list is shared out by experts.
 #include "lily.h"
 
 constant constexpr uint SLOTS = TOP_K + 1;
