@@ -10,10 +10,11 @@
 #include "fragments.h"
 
 constexpr uint PITCH = CHUNK + 8;    // of T
+constexpr uint M_PITCH = 40;         // of products on their way to T
 constexpr uint ROW = 128 * 2 + 16;   // bytes of a row of K, Q, V: eight rows lie on different banks
 constexpr uint AT_K = 0;
-constexpr uint AT_Q = AT_K + CHUNK * ROW;  // then P, then V: a warp's in the place of its queries
-constexpr uint AT_V = AT_Q;
+constexpr uint AT_V = AT_K + CHUNK * ROW;
+constexpr uint AT_Q = AT_V + CHUNK * ROW;  // then P, a warp's in the place of its queries; then products
 constexpr uint AT_T = AT_Q + CHUNK * ROW;
 constexpr uint AT_SMALL = AT_T + CHUNK * PITCH * 4;
 constexpr uint SHARED_BYTES = AT_SMALL + 4 * CHUNK * 4;
@@ -57,7 +58,7 @@ METAL_FUNC void multiply_floats(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
+extern "C" __global__ void __launch_bounds__(128, 3) gdn_chunk_prepare(
     const __grid_constant__ Args args,
     const int* control,
     const bfloat* __restrict__ gq,
@@ -101,6 +102,13 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
         copy_async_16(to + AT_Q, gq + at);
     }
     copy_async_commit();
+#pragma unroll
+    for (uint i = 0; i < 8; i++) {
+        const uint row = i * 8 + tid / 16;
+        const ulong at = (ulong(start + min(row, tokens - 1)) * V_HEADS + head) * V_DIM + tid % 16 * 8;
+        copy_async_16(memory + AT_V + row * ROW + tid % 16 * 16, gv + at);
+    }
+    copy_async_commit();
     if (sg == 0) {
         float high = 0.0f;
         float low = 0.0f;
@@ -125,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
             low = simd_broadcast(sum_low, 31);
         }
     }
-    copy_async_wait<0>();
+    copy_async_wait<1>();
     __syncthreads();
 
     // 2. K Kᵀ and Q Kᵀ up to the diagonal, the warp's 16 rows.
@@ -199,15 +207,6 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
         }
     }
 
-    __syncwarp();
-#pragma unroll
-    for (uint pass = 0; pass < 8; pass++) {
-        const uint i = sg * 16 + pass * 2 + lane / 16;
-        const ulong at = (ulong(start + min(i, tokens - 1)) * V_HEADS + head) * V_DIM + lane % 16 * 8;
-        copy_async_16(memory + AT_V + i * ROW + lane % 16 * 16, gv + at);
-    }
-    copy_async_commit();
-
     // 4. The diagonal blocks of T.
     float* own = t + sg * 16 * (PITCH + 1);
     float x[16];
@@ -224,10 +223,10 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
     __syncthreads();
 
     // 5. Two blocks of 16 beside the diagonal, half of one by each warp; then the one of 32, a quarter by each.
-    float* products = t + 32;  // where T is zero
+    float* products = (float*)(bytes + AT_Q);
     {
         float* corner = t + sg / 2 * 32 * (PITCH + 1);
-        float* product = products + sg * 8;
+        float* product = products + sg * 16 * 8;
         FloatSums sums;
         clear(sums);
 #pragma unroll
@@ -238,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
             load_rows(right, corner + k * 8 * PITCH + sg % 2 * 8, PITCH);
             multiply(sums, left, right);
         }
-        store_rows(sums, product, PITCH);
+        store_rows(sums, product, 8);
         __syncwarp();
         clear(sums);
 #pragma unroll
@@ -246,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
             FloatLeft left;
             FloatRight right;
             load_rows(left, corner + 16 * (PITCH + 1) + k * 8, PITCH);
-            load_rows(right, product + k * 8 * PITCH, PITCH);
+            load_rows(right, product + k * 8 * 8, 8);
             multiply(sums, left, right);
         }
         __syncthreads();
@@ -263,13 +262,13 @@ extern "C" __global__ void __launch_bounds__(128, 4) gdn_chunk_prepare(
         // Rows of T above `column` are zero there.
         multiply_floats(
             sums, lower + row * PITCH + column, PITCH, t + column * (PITCH + 1), PITCH, 4 - column / 8);
-        store_rows(sums[0], products + row * PITCH + column, PITCH);
-        store_rows(sums[1], products + row * PITCH + column + 8, PITCH);
+        store_rows(sums[0], products + row * M_PITCH + column, M_PITCH);
+        store_rows(sums[1], products + row * M_PITCH + column + 8, M_PITCH);
         copy_async_wait<0>();
         __syncthreads();
         clear(sums[0]);
         clear(sums[1]);
-        multiply_floats(sums, lower + row * PITCH + 32, PITCH, products + column, PITCH, row / 8 + 2);
+        multiply_floats(sums, lower + row * PITCH + 32, PITCH, products + column, M_PITCH, row / 8 + 2);
         store_rows(sums[0], lower + row * PITCH + column, PITCH);
         store_rows(sums[1], lower + row * PITCH + column + 8, PITCH);
         __syncthreads();

@@ -115,7 +115,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 }
 
 /// Bytes of shared memory of `hopper.cu`, which checks it.
-const SHARED_BYTES: u32 = 54_272;
+const SHARED_BYTES: u32 = 71_680;
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();

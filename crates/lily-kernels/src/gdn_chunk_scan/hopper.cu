@@ -102,9 +102,8 @@ METAL_FUNC void bring(
         for (uint i = 0; i < 4; i++) {
             const uint row = i * 16 + tid / 8;
             const ulong token = min(start + row, last);
-            // Blocks of 16 above the diagonal are not looked at.
             const bfloat* p = chunk_p + (token * V_HEADS + head) * CHUNK + tid % 8 * 8;
-            copy_async_16(to + AT_P + row * P_ROW + tid % 8 * 16, p, tid % 8 / 2 <= row / 16);
+            copy_async_16(to + AT_P + row * P_ROW + tid % 8 * 16, p);
         }
 #pragma unroll
         for (uint i = 0; i < 2; i++) {

@@ -30,16 +30,13 @@ pub(super) fn chunk_entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> 
 struct Hopper {
     /// Beside each other along the tokens, 16 of them each.
     rows: u32,
-    /// Along the columns of the matrix, of which each has as many groups.
+    /// Along the columns of the matrix, of which each set has as many groups.
     columns: u32,
 }
 
 impl Hopper {
     /// Matrix rows of a block; in the text too.
     const OUTPUTS: u32 = 72;
-    /// Bytes of a token's inputs of a group in shared memory, and how many groups ahead they are brought.
-    const ROW: u32 = 320;
-    const STAGES: u32 = 4;
 
     /// As many blocks as fill the chip; a short chunk has them from fewer tokens a block, and shares out the columns.
     fn of(a: &Args) -> Self {
@@ -49,13 +46,13 @@ impl Hopper {
         Self { rows, columns: columns.unwrap_or(1) }
     }
 
-    /// Bytes of shared memory: the warps' rings of inputs, scales and biases, the norm, 1 / rms; the parts of the sums
-    /// use them again.
+    /// Bytes of shared memory: two tiles of codes for each set, scales and biases, the norm, 1 / rms; the parts of the
+    /// sums use them again.
     fn shared(&self, hidden: u32) -> u32 {
-        let (warps, groups) = (self.rows * self.columns, hidden / 64);
-        let rings = warps * Self::STAGES * 16 * Self::ROW;
-        let operands = rings + groups * (Self::OUTPUTS * 8 + Self::ROW) + 64 * self.rows;
-        operands.max(warps * 16 * (Self::OUTPUTS + 4) * 4)
+        let tile = 2 * (Self::OUTPUTS * 64 + 16);
+        let operands = self.columns * 2 * tile + hidden / 64 * Self::OUTPUTS * 4 + hidden * 4;
+        let parts = self.rows * self.columns * 16 * (Self::OUTPUTS + 4) * 4;
+        (operands + 64 * self.rows).max(parts)
     }
 
     fn entry(&self, entry: Entry, a: &Args) -> Entry {

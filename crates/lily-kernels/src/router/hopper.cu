@@ -8,31 +8,31 @@
 //
 // A rounded input may choose another expert, so nothing is rounded that counts: a normalised input is the sum of two
 // halfs, 22 bits, and a code less 128 is a half. For every group of 64 columns a warp multiplies both with the codes and
-// with ones, then adds scale (codes part) + (bias + 128 scale) (ones part) in float.
+// both with ones, then adds scale (codes part) + (bias + 128 scale) (ones part) in float.
 //
-// A block owns 16 ROW_WARPS tokens and OUTPUT_TILE matrix rows; COLUMN_WARPS warps share the columns of the same tokens
-// and add up their parts at the end. A warp needs no other one until then: inputs come through a ring of shared memory
-// of its own, codes a step ahead into its registers. Of a group, lane t of four holds columns 16t to 16t + 15 of both
-// factors; the order of the summed index is free. The last block begins early enough to be whole.
+// A block owns 16 ROW_WARPS tokens and COLUMNS matrix rows; ROW_WARPS warps, 16 tokens each, share a tile of codes, and
+// COLUMN_WARPS sets of them share the input columns and add up their parts at the end. Of 32 columns lane t of four
+// holds columns 8t to 8t + 7, so that both factors are read in 16-byte words; the order of the summed index is free.
 #include "lily.h"
 #include "fragments.h"
 
-constexpr uint OUTPUT_TILE = 72;
-constexpr uint BLOCKS = OUTPUT_TILE / 8;
+constexpr uint COLUMNS = 72;
+constexpr uint BLOCKS = COLUMNS / 8;
 constexpr uint WARPS = ROW_WARPS * COLUMN_WARPS;
 constexpr uint GROUPS = INPUT_WIDTH / 64;
 constexpr uint STEPS = GROUPS / COLUMN_WARPS;
-constexpr uint STAGES = 4;
-constexpr uint PART = 16 * 4 + 16;          // bytes of 16 columns: two rows of four lie on different banks
-constexpr uint ROW = 4 * PART;              // of the inputs of a group
-constexpr uint STAGE = 16 * ROW;
-constexpr uint SUM_PITCH = OUTPUT_TILE + 4;
-constexpr uint AT_PAIRS = WARPS * STAGES * STAGE;
-constexpr uint AT_NORM = AT_PAIRS + GROUPS * OUTPUT_TILE * 8;
-constexpr uint AT_SCALES = AT_NORM + GROUPS * ROW;
+constexpr uint SET_THREADS = ROW_WARPS * 32;
+constexpr uint HALF_TILE = COLUMNS * 64 + 16;  // bytes of the codes of 32 columns, as halfs
+constexpr uint TILE = 2 * HALF_TILE;
+constexpr uint CODE_WORDS = COLUMNS * 4;       // 16-byte words of codes of a tile
+constexpr uint OWN_WORDS = (CODE_WORDS + SET_THREADS - 1) / SET_THREADS;
+constexpr uint SUM_PITCH = COLUMNS + 4;
+constexpr uint AT_PAIRS = COLUMN_WARPS * 2 * TILE;
+constexpr uint AT_NORM = AT_PAIRS + GROUPS * COLUMNS * 4;
+constexpr uint AT_SCALES = AT_NORM + INPUT_WIDTH * 4;
 constexpr uint OPERANDS = AT_SCALES + 16 * ROW_WARPS * 4;
 constexpr uint PARTS = WARPS * 16 * SUM_PITCH * 4;  // where everything else was
-static_assert(GROUPS % COLUMN_WARPS == 0, "warps have as many groups");
+static_assert(GROUPS % COLUMN_WARPS == 0, "sets have as many groups");
 static_assert((OPERANDS > PARTS ? OPERANDS : PARTS) == SHARED_MEMORY, "shared memory that the launch asks for");
 
 // sums += left right, halfs.
@@ -61,6 +61,14 @@ METAL_FUNC uint code_pair(uint codes, uint pair) {
     return halfs;
 }
 
+METAL_FUNC void sync_set(uint set) {
+    if (ROW_WARPS == 1) {
+        __syncwarp();
+    } else {
+        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(SET_THREADS) : "memory");
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) router_chunk(
     const __grid_constant__ Args args,
     const int* control,
@@ -72,41 +80,34 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) router_chunk(
 {
     extern __shared__ uint4 shared_words[];
     unsigned char* bytes = (unsigned char*)shared_words;
-    float2* pairs = (float2*)(bytes + AT_PAIRS);  // scale, bias + 128 scale: [GROUPS, OUTPUT_TILE]
-    unsigned char* norm = bytes + AT_NORM;        // as a row of inputs for each group
+    uint* pairs = (uint*)(bytes + AT_PAIRS);  // [GROUPS, COLUMNS]
+    float* norm = (float*)(bytes + AT_NORM);
     float* scales = (float*)(bytes + AT_SCALES);
     const uint tid = threadIdx.x;
     const uint warp = __shfl_sync(0xffffffffu, tid / 32, 0);
     const uint lane = tid % 32;
-    const uint first_group = warp / ROW_WARPS * STEPS;
-    const uint first_output = min(blockIdx.x * OUTPUT_TILE, OUTPUTS < OUTPUT_TILE ? 0u : OUTPUTS - OUTPUT_TILE);
+    const uint set = warp / ROW_WARPS;
+    const uint set_tid = tid - set * SET_THREADS;
+    const uint first_column = blockIdx.x * COLUMNS;
     const uint first = blockIdx.y * (16 * ROW_WARPS);
 
     // 1. What no kernel writes: codes of the first step, scales, the norm.
-    const uint4* own_codes = weight + first_group * 4 + lane % 4;
-    if (OUTPUTS >= OUTPUT_TILE) {
-        own_codes += (first_output + lane / 4) * (INPUT_WIDTH / 16);
-    }
-    const auto code_word = [&](uint n, uint step) {
-        const uint row = OUTPUTS >= OUTPUT_TILE ? n * 8 : min(n * 8 + lane / 4, uint(OUTPUTS - 1));
-        return own_codes[row * (INPUT_WIDTH / 16) + step * 4];
-    };
-    uint4 codes[BLOCKS];
+    uint4 codes[OWN_WORDS];
+    const uint4* own_codes[OWN_WORDS];
 #pragma unroll
-    for (uint n = 0; n < BLOCKS; n++) {
-        codes[n] = code_word(n, 0);
+    for (uint i = 0; i < OWN_WORDS; i++) {
+        const uint word = i * SET_THREADS + set_tid;
+        const uint row = min(first_column + word / 4, uint(OUTPUTS - 1));
+        own_codes[i] = weight + row * (INPUT_WIDTH / 16) + set * STEPS * 4 + word % 4;
+        codes[i] = *own_codes[i];
     }
     const uint* all_pairs = (const uint*)(weight + OUTPUTS * (INPUT_WIDTH / 16));
-#pragma unroll 4
-    for (uint i = tid; i < GROUPS * OUTPUT_TILE; i += WARPS * 32) {
-        const uint row = min(first_output + i / GROUPS, uint(OUTPUTS - 1));
-        const uint pair = all_pairs[row * GROUPS + i % GROUPS];
-        const float2 both = float2(low_bfloat(pair), fma(128.0f, low_bfloat(pair), high_bfloat(pair)));
-        pairs[i % GROUPS * OUTPUT_TILE + i / GROUPS] = both;
+    for (uint i = tid; i < GROUPS * COLUMNS; i += WARPS * 32) {
+        const uint row = min(first_column + i / GROUPS, uint(OUTPUTS - 1));
+        pairs[i % GROUPS * COLUMNS + i / GROUPS] = all_pairs[row * GROUPS + i % GROUPS];
     }
-#pragma unroll 4
-    for (uint i = tid; i < INPUT_WIDTH / 4; i += WARPS * 32) {
-        *(float4*)(norm + i / 4 * PART + i % 4 * 16) = ((const float4*)post_norm)[i];
+    for (uint i = tid; i < INPUT_WIDTH; i += WARPS * 32) {
+        norm[i] = post_norm[i];
     }
     wait_for_previous_kernel();
     const uint live = chunk_rows(control, args.step);
@@ -115,28 +116,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) router_chunk(
     }
     const uint rows = min(live - first, uint(16 * ROW_WARPS));
 
-    // 2. The warp's ring of inputs; 1 / rms of the rows.
-    const uint ring = shared_address(bytes) + warp * STAGES * STAGE;
-    const uint first_row = warp % ROW_WARPS * 16;
-    const float4* own_inputs = x + first_group * 16 + lane % 16;
-    uint offsets[8];
+    // 2. The warp's inputs of the first step; 1 / rms of the rows.
+    const uint row = warp % ROW_WARPS * 16 + lane / 4;
+    const float4* upper = x + (first + min(row, rows - 1)) * (INPUT_WIDTH / 4) + set * STEPS * 16 + lane % 4 * 2;
+    const float4* lower = x + (first + min(row + 8, rows - 1)) * (INPUT_WIDTH / 4) + set * STEPS * 16 + lane % 4 * 2;
+    float4 inputs[2][2][2];  // columns by 32, upper and lower row, quarts
 #pragma unroll
-    for (uint i = 0; i < 8; i++) {
-        offsets[i] = (first + min(first_row + i * 2 + lane / 16, rows - 1)) * (INPUT_WIDTH / 4);
-    }
-    const auto bring = [&](uint step) {
-        if (step < STEPS) {
-            const uint to = ring + step % STAGES * STAGE + lane / 16 * ROW + lane % 16 / 4 * PART + lane % 4 * 16;
-#pragma unroll
-            for (uint i = 0; i < 8; i++) {
-                copy_async_16(to + i * 2 * ROW, own_inputs + offsets[i] + step * 16);
-            }
-        }
-        copy_async_commit();
-    };
-#pragma unroll
-    for (uint step = 0; step < STAGES - 1; step++) {
-        bring(step);
+    for (uint i = 0; i < 4; i++) {
+        inputs[i / 2][0][i % 2] = upper[i / 2 * 8 + i % 2];
+        inputs[i / 2][1][i % 2] = lower[i / 2 * 8 + i % 2];
     }
     for (uint i = warp; i < rows; i += WARPS) {
         const float* ss = x_ss + ulong(first + i) * args.norm.ss_stride;
@@ -150,71 +138,92 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) router_chunk(
         }
     }
     __syncthreads();
-    const uint row = first_row + lane / 4;
     const float scale[2] = {scales[min(row, rows - 1)], scales[min(row + 8, rows - 1)]};
 
     float sums[BLOCKS][4] = {};
     for (uint step = 0; step < STEPS; step++) {
-        // 3. Inputs as halfs. Row 8 of the lane lies 8 rows behind its first one.
-        copy_async_wait<STAGES - 2>();
-        __syncwarp();
-        const unsigned char* inputs = bytes + (warp * STAGES + step % STAGES) * STAGE + lane / 4 * ROW + lane % 4 * PART;
-        const unsigned char* own_norm = norm + (first_group + step) * ROW + lane % 4 * PART;
-        uint high[4][4];
-        uint low[4][4];
+        // 3. The set's codes as halfs; the next step's are asked for.
+        unsigned char* tile = bytes + (set * 2 + step % 2) * TILE;
 #pragma unroll
-        for (uint k = 0; k < 4; k++) {
-            const float4 n = *(const float4*)(own_norm + k * 16);
-#pragma unroll
-            for (uint half = 0; half < 2; half++) {
-                const float4 v = *(const float4*)(inputs + half * 8 * ROW + k * 16) * n * scale[half];
-                split_pair(high[k][half], low[k][half], v.x, v.y);
-                split_pair(high[k][2 + half], low[k][2 + half], v.z, v.w);
+        for (uint i = 0; i < OWN_WORDS; i++) {
+            const uint word = i * SET_THREADS + set_tid;
+            if (word < CODE_WORDS) {
+                uint4* to = (uint4*)(tile + word % 4 / 2 * HALF_TILE + word / 4 * 64 + word % 2 * 32);
+                const uint4 c = codes[i];
+                to[0] = uint4(code_pair(c.x, 0), code_pair(c.x, 1), code_pair(c.y, 0), code_pair(c.y, 1));
+                to[1] = uint4(code_pair(c.z, 0), code_pair(c.z, 1), code_pair(c.w, 0), code_pair(c.w, 1));
             }
         }
-        bring(step + STAGES - 1);
-
-        // 4. Sums of the inputs.
+        sync_set(set);
+        // 4. Inputs as halfs.
+        uint high[2][2][4];
+        uint low[2][2][4];
+#pragma unroll
+        for (uint b = 0; b < 2; b++) {
+#pragma unroll
+            for (uint quart = 0; quart < 2; quart++) {
+                const float4 n = *(const float4*)(norm + (set * STEPS + step) * 64 + b * 32 + lane % 4 * 8 + quart * 4);
+#pragma unroll
+                for (uint half = 0; half < 2; half++) {
+                    const float4 v = inputs[b][half][quart] * n * scale[half];
+                    split_pair(high[b][quart][half], low[b][quart][half], v.x, v.y);
+                    split_pair(high[b][quart][2 + half], low[b][quart][2 + half], v.z, v.w);
+                }
+            }
+        }
+        if (step + 1 < STEPS) {
+#pragma unroll
+            for (uint i = 0; i < 4; i++) {
+                inputs[i / 2][0][i % 2] = upper[(step + 1) * 16 + i / 2 * 8 + i % 2];
+                inputs[i / 2][1][i % 2] = lower[(step + 1) * 16 + i / 2 * 8 + i % 2];
+            }
+#pragma unroll
+            for (uint i = 0; i < OWN_WORDS; i++) {
+                codes[i] = own_codes[i][(step + 1) * 4];
+            }
+        }
+        // 5. Sums of the inputs, then of the products with codes.
         float ones[4] = {};
 #pragma unroll
-        for (uint k = 0; k < 4; k++) {
-            multiply_halfs(ones, low[k], 0x3c003c00u, 0x3c003c00u);
+        for (uint b = 0; b < 2; b++) {
+#pragma unroll
+            for (uint quart = 0; quart < 2; quart++) {
+                multiply_halfs(ones, low[b][quart], 0x3c003c00u, 0x3c003c00u);
+            }
         }
 #pragma unroll
-        for (uint k = 0; k < 4; k++) {
-            multiply_halfs(ones, high[k], 0x3c003c00u, 0x3c003c00u);
+        for (uint b = 0; b < 2; b++) {
+#pragma unroll
+            for (uint quart = 0; quart < 2; quart++) {
+                multiply_halfs(ones, high[b][quart], 0x3c003c00u, 0x3c003c00u);
+            }
         }
-
-        // 5. The products with codes, of which the next step's are asked for.
-        const float2* own_pairs = pairs + (first_group + step) * OUTPUT_TILE + lane % 4 * 2;
-        const uint next = min(step + 1, STEPS - 1);
+        const uint* group_pairs = pairs + (set * STEPS + step) * COLUMNS + lane % 4 * 2;
 #pragma unroll
         for (uint n = 0; n < BLOCKS; n++) {
-            float products[4] = {};
-            uint right[8];
+            float coarse[4] = {};
+            float fine[4] = {};
 #pragma unroll
-            for (uint k = 0; k < 4; k++) {
-                right[2 * k] = code_pair(codes[n][k], 0);
-                right[2 * k + 1] = code_pair(codes[n][k], 1);
+            for (uint b = 0; b < 2; b++) {
+                const uint4 right = *(const uint4*)(tile + b * HALF_TILE + (n * 8 + lane / 4) * 64 + lane % 4 * 16);
+                multiply_halfs(coarse, high[b][0], right.x, right.y);
+                multiply_halfs(fine, low[b][0], right.x, right.y);
+                multiply_halfs(coarse, high[b][1], right.z, right.w);
+                multiply_halfs(fine, low[b][1], right.z, right.w);
             }
-            codes[n] = code_word(n, next);
-#pragma unroll
-            for (uint k = 0; k < 4; k++) {
-                multiply_halfs(products, low[k], right[2 * k], right[2 * k + 1]);
-            }
-#pragma unroll
-            for (uint k = 0; k < 4; k++) {
-                multiply_halfs(products, high[k], right[2 * k], right[2 * k + 1]);
-            }
-            const float4 pair = *(const float4*)(own_pairs + n * 8);
-            sums[n][0] = fma(pair.x, products[0], fma(pair.y, ones[0], sums[n][0]));
-            sums[n][1] = fma(pair.z, products[1], fma(pair.w, ones[1], sums[n][1]));
-            sums[n][2] = fma(pair.x, products[2], fma(pair.y, ones[2], sums[n][2]));
-            sums[n][3] = fma(pair.z, products[3], fma(pair.w, ones[3], sums[n][3]));
+            const uint2 pair = *(const uint2*)(group_pairs + n * 8);
+            const float step_0 = low_bfloat(pair.x);
+            const float step_1 = low_bfloat(pair.y);
+            const float rest_0 = fma(128.0f, step_0, high_bfloat(pair.x));
+            const float rest_1 = fma(128.0f, step_1, high_bfloat(pair.y));
+            sums[n][0] += fma(rest_0, ones[0], step_0 * (coarse[0] + fine[0]));
+            sums[n][1] += fma(rest_1, ones[1], step_1 * (coarse[1] + fine[1]));
+            sums[n][2] += fma(rest_0, ones[2], step_0 * (coarse[2] + fine[2]));
+            sums[n][3] += fma(rest_1, ones[3], step_1 * (coarse[3] + fine[3]));
         }
     }
 
-    // 6. The warps' parts, in their order.
+    // 6. The sets' parts, in their order.
     __syncthreads();
     float* parts = (float*)bytes + warp * 16 * SUM_PITCH;
 #pragma unroll
@@ -224,16 +233,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) router_chunk(
         *(float2*)(to + 8 * SUM_PITCH) = float2(sums[n][2], sums[n][3]);
     }
     __syncthreads();
-    for (uint i = tid; i < rows * OUTPUT_TILE; i += WARPS * 32) {
-        const uint token = i / OUTPUT_TILE;
-        const uint output = i % OUTPUT_TILE;
+    const uint columns = min(COLUMNS, OUTPUTS - first_column);
+    for (uint i = tid; i < rows * COLUMNS; i += WARPS * 32) {
+        const uint token = i / COLUMNS;
+        const uint column = i % COLUMNS;
         float sum = 0.0f;
 #pragma unroll
         for (uint part = 0; part < COLUMN_WARPS; part++) {
-            sum += ((const float*)bytes)[(part * ROW_WARPS * 16 + token) * SUM_PITCH + output];
+            sum += ((const float*)bytes)[(part * ROW_WARPS * 16 + token) * SUM_PITCH + column];
         }
-        if (first_output + output >= blockIdx.x * OUTPUT_TILE && first_output + output < OUTPUTS) {
-            router_logits[(first + token) * OUTPUTS + first_output + output] = sum;
+        if (column < columns) {
+            router_logits[(first + token) * OUTPUTS + first_column + column] = sum;
         }
     }
 }
