@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use lily_kernels::gpu::{Products, Target, add_entries};
-use lily_kernels::table;
+use lily_kernels::{SessionShape, table};
 use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd};
-use lily_plan::{Fusions, Live, Plan, PlanTable, control};
+use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, control};
 use lily_tests::plan_model::PlanModel;
 
 /// The model with its plans.
@@ -43,7 +43,11 @@ impl FullSize {
     }
 
     fn prefill_plan(&self, tokens: usize, end: PrefillEnd) -> Plan {
-        let session = self.0.session(1, tokens);
+        self.prefill_plan_in(Precision::BF16, tokens, end)
+    }
+
+    fn prefill_plan_in(&self, precision: Precision, tokens: usize, end: PrefillEnd) -> Plan {
+        let session = SessionShape { precision, ..self.0.session(1, tokens) };
         let buffers = self.0.buffers(&session);
         PlanBuilder::new(&self.0.shape, &session, &buffers, Fusions::default())
             .prefill(tokens, 0, end)
@@ -184,8 +188,11 @@ fn every_kernel_of_the_table_is_used_by_a_plan_and_every_launch_names_one() {
 fn every_launch_has_an_entry_on_metal_and_on_cuda() {
     let model = FullSize::new();
     let decode = model.decode_plan(1, 4096, Fusions::default());
-    let prefill = model.prefill_plan(2048, PrefillEnd::Sample);
-    for (device, target) in [("metal", Target::APPLE), ("cuda", Target::NVIDIA)] {
+    for (device, target, precision) in [
+        ("metal", Target::APPLE, Precision::BF16),
+        ("cuda", Target::NVIDIA, Precision::BF16_CHUNKS),
+    ] {
+        let prefill = model.prefill_plan_in(precision, 2048, PrefillEnd::Sample);
         let table = model.entries(&decode, target);
         assert!(table.launches <= 320 && table.stages <= 310, "{device}");
         for (step, table) in [("decode", table), ("prefill", model.entries(&prefill, target))] {

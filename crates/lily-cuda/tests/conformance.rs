@@ -7,6 +7,7 @@ use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_kernels::conformance::{
     Bar, Case, cases_at, cases_in, failures_on, named_cases, real_shape,
 };
+use lily_plan::Precision;
 
 /// Checks cases on one device, so that a kernel is compiled once.
 fn check_all(cases: Vec<Case>) {
@@ -29,7 +30,7 @@ fn check_all(cases: Vec<Case>) {
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(cases_in(Bar::Bf16.precision(), named_cases));
+    check_all(cases_in(Precision::BF16_CHUNKS, named_cases));
 }
 
 /// The references are plain loops over 25 million weights: minutes.
@@ -37,5 +38,5 @@ fn every_kernel_agrees_with_its_reference() {
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
     let build = || cases_at(vec![real_shape()], named_cases);
-    check_all(cases_in(Bar::Bf16.precision(), build));
+    check_all(cases_in(Precision::BF16_CHUNKS, build));
 }

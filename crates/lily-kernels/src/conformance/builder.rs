@@ -305,9 +305,33 @@ impl<'a> CaseBuilder<'a> {
         &mut self,
         name: &str,
         shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.act, shape.into(), values)
+    }
+
+    /// A buffer that the chunked delta rule prepares.
+    pub fn chunk(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, self.session.precision.chunk, shape.into())
+    }
+
+    /// A buffer that the chunked delta rule prepares, with given contents.
+    pub fn chunk_with(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.chunk, shape.into(), values)
+    }
+
+    fn floats_with(
+        &mut self,
+        name: &str,
+        element: Element,
+        shape: Vec<usize>,
         mut values: Vec<f32>,
     ) -> BufferId {
-        let element = self.session.precision.act;
         if element == Element::Bf16 {
             values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32());
         }

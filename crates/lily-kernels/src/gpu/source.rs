@@ -24,6 +24,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
+    ("fragments.h", include_str!("../../tile/fragments.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
     ("grouped.h", include_str!("../../tile/grouped.h")),
     ("hopper.h", include_str!("../../tile/hopper.h")),
