@@ -20,6 +20,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("residual.h", include_str!("../../prelude/residual.h")),
     ("attention.h", include_str!("../../prelude/attention.h")),
     ("matrix.h", include_str!("../../tile/matrix.h")),
+    ("packed_keys.h", include_str!("../../tile/packed_keys.h")),
     ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
     ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
