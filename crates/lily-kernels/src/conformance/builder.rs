@@ -151,11 +151,12 @@ fn chunk(tokens: usize) -> Step {
 fn product_shape() -> Option<ModelShape> {
     small_shapes().into_iter().next().map(|real_heads| ModelShape {
         hidden: 256,
-        q_heads: 4,
+        q_heads: 2,
+        kv_heads: 1,
         head_dim: 128,
         rotary_dim: 32,
         v_heads: 32,
-        v_dim: 16,
+        v_dim: 8,
         experts: 5,
         top_k: 2,
         inner: 256,
