@@ -27,7 +27,7 @@ pub(crate) const NAME: &str = "cuda";
 const HEADROOM_BYTES: u64 = 512 << 20;
 
 /// Element types of the CUDA device.
-pub const PRECISION: Precision = Precision::BF16;
+pub const PRECISION: Precision = Precision::BF16_CHUNKS;
 
 /// Launches that the CUDA device merges. Measured on an H200: `prepare` gains 0.3 %, `topk` loses 1 %.
 pub const FUSIONS: Fusions = Fusions { topk: false, prepare: true, short: false };

@@ -14,20 +14,24 @@ use crate::plan::Plan;
 /// Weights by buffer name.
 pub type Weights = BTreeMap<String, Weight>;
 
-/// Element types a device wants for the inputs of matrix products and for the KV cache.
+/// Element types a device wants for the inputs of matrix products, for the KV cache and for the chunked delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     /// Inputs of matrix products.
     pub act: Element,
     /// Keys and values.
     pub kv: Element,
+    /// What the chunked delta rule of a prefill prepares for its scan: U, W and P.
+    pub chunk: Element,
 }
 
 impl Precision {
     /// f32 throughout: the exact mode of the CPU, and the reference.
-    pub const EXACT: Self = Self { act: Element::F32, kv: Element::F32 };
+    pub const EXACT: Self = Self { act: Element::F32, kv: Element::F32, chunk: Element::F32 };
     /// bfloat16 inputs and cache, as on GPUs.
-    pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16 };
+    pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16, chunk: Element::F32 };
+    /// The same where the units for matrix products have 16-bit factors and the delta rule is one of theirs: NVIDIA's.
+    pub const BF16_CHUNKS: Self = Self { chunk: Element::Bf16, ..Self::BF16 };
 }
 
 /// Launches that a device wants merged with a neighbour. The results are the same bits.

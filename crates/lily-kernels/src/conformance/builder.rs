@@ -151,11 +151,12 @@ fn chunk(tokens: usize) -> Step {
 fn product_shape() -> Option<ModelShape> {
     small_shapes().into_iter().next().map(|real_heads| ModelShape {
         hidden: 256,
-        q_heads: 4,
+        q_heads: 2,
+        kv_heads: 1,
         head_dim: 128,
         rotary_dim: 32,
         v_heads: 32,
-        v_dim: 16,
+        v_dim: 8,
         experts: 5,
         top_k: 2,
         inner: 256,
@@ -311,9 +312,33 @@ impl<'a> CaseBuilder<'a> {
         &mut self,
         name: &str,
         shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.act, shape.into(), values)
+    }
+
+    /// A buffer that the chunked delta rule prepares.
+    pub fn chunk(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, self.session.precision.chunk, shape.into())
+    }
+
+    /// A buffer that the chunked delta rule prepares, with given contents.
+    pub fn chunk_with(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.chunk, shape.into(), values)
+    }
+
+    fn floats_with(
+        &mut self,
+        name: &str,
+        element: Element,
+        shape: Vec<usize>,
         mut values: Vec<f32>,
     ) -> BufferId {
-        let element = self.session.precision.act;
         if element == Element::Bf16 {
             values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32());
         }

@@ -106,7 +106,11 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
 
 /// Runs the cases of a kernel: all, or the smallest of each kind.
 fn examine(device: &mut dyn Device, kernel: &Kernel, bar: Bar, full: bool) -> Row {
-    let all = || cases_in(bar.precision(), || table::cases_of(|other| other.name == kernel.name));
+    let precision = match bar {
+        Bar::Bf16 => device.precision(),
+        Bar::Exact | Bar::Int8 => bar.precision(),
+    };
+    let all = || cases_in(precision, || table::cases_of(|other| other.name == kernel.name));
     let cases = if full { all() } else { chosen_cases(all, smallest_of_each_kind) };
     let mut row = Row {
         name: kernel.name,

@@ -42,7 +42,8 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         logit_rows: batch,
         precision: match args.device {
             PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
-            PlanDevice::Metal | PlanDevice::Cuda => Precision::BF16,
+            PlanDevice::Metal => Precision::BF16,
+            PlanDevice::Cuda => Precision::BF16_CHUNKS,
         },
     };
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
