@@ -43,7 +43,7 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// What a text is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Language {
     /// Metal, for every GPU.
     Metal,
@@ -58,7 +58,7 @@ impl Language {
 }
 
 /// Source with everything in it but the system headers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
     /// The text.
     pub text: String,

@@ -118,7 +118,7 @@ fn fusions(args: &PlanArgs) -> Fusions {
 }
 
 /// A `config.json`, the name of a preset, a model folder, or a model on the hub.
-fn read_config(model: &Path) -> Result<Config> {
+pub fn read_config(model: &Path) -> Result<Config> {
     if model.is_file() {
         return Ok(Config::read_file(model)?);
     }
