@@ -1,7 +1,7 @@
 //! Failures: which launch it was, and whether the GPU can be used after it.
 //!
 //! A kernel that faults makes the GPU unusable for the whole program, in new contexts too: the driver says so, and a test
-//! on an H200 agrees (`docs/decisions/0019-a-fault-loses-the-gpu.md`). What is refused when it is started does no harm.
+//! on an H200 agrees (`docs/decisions/0016-a-fault-loses-the-gpu.md`). What is refused when it is started does no harm.
 
 use lily_plan::{DeviceError, Plan, PlanId, Step};
 

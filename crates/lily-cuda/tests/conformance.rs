@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use lily_cuda::compiler::{Architecture, Compiler};
-use lily_cuda::{CudaDevice, CudaError, CudaOptions, PRECISION};
+use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_kernels::ModelShape;
 use lily_kernels::conformance::{
     Bar, Case, cases_at, cases_in, chosen_cases, failures_on, named_cases, named_kernels,
@@ -16,7 +16,7 @@ use lily_kernels::conformance::{
 };
 use lily_kernels::gpu::{MatrixFormat, Source, Target};
 use lily_kernels::table;
-use lily_plan::Weight;
+use lily_plan::{Precision, Weight};
 
 /// Seeds of random dimensions.
 const SEEDS: usize = 64;
@@ -96,24 +96,24 @@ fn together(count: usize, make: impl Fn(usize) -> Vec<Case> + Sync) -> Vec<Case>
 
 /// The smallest case of each kind, at these dimensions or at the small ones.
 fn smallest(shapes: &[ModelShape]) -> Vec<Case> {
-    let kernels = named_kernels();
+    let (precision, kernels) = (Precision::BF16_CHUNKS, named_kernels());
     together(kernels.len(), |index| {
         let own = || table::cases_of(|kernel| kernel.name == kernels[index].name);
-        let build = || cases_in(PRECISION, || cases_at(shapes.to_vec(), own));
+        let build = || cases_in(precision, || cases_at(shapes.to_vec(), own));
         chosen_cases(build, smallest_of_each_kind)
     })
 }
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(|| cases_in(PRECISION, named_cases));
+    check_all(|| cases_in(Precision::BF16_CHUNKS, named_cases));
 }
 
 /// One case of every third kernel for each seed: what takes time is compiling, since every seed has constants of its own.
 #[test]
 fn every_kernel_agrees_with_its_reference_at_random_dimensions() {
     let some = |seed| {
-        let cases = random_cases(PRECISION, seed as u64).into_iter().enumerate();
+        let cases = random_cases(Precision::BF16_CHUNKS, seed as u64).into_iter().enumerate();
         cases.filter(|(index, _)| (index + seed) % 3 == 0).map(|(_, case)| case).collect()
     };
     check_all(|| together(SEEDS, some));
@@ -135,7 +135,7 @@ fn the_smallest_case_of_each_kind_agrees_at_the_real_models_shapes() {
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
     let build = || cases_at(vec![real_shape()], named_cases);
-    check_all(|| cases_in(PRECISION, build));
+    check_all(|| cases_in(Precision::BF16_CHUNKS, build));
 }
 
 /// Without a GPU: what a test there begins with.
@@ -144,7 +144,7 @@ fn random_dimensions_are_ones_that_every_kernel_takes() {
     for capability in [(8, 0), (9, 0)] {
         let target = Architecture::of(capability.0, capability.1).target();
         for seed in 0..4 {
-            let cases = random_cases(PRECISION, seed);
+            let cases = random_cases(Precision::BF16_CHUNKS, seed);
             assert!(sources(&cases, target).len() > 20, "seed {seed}");
         }
     }
