@@ -7,8 +7,10 @@ use crate::support::{fields, lily};
 #[test]
 fn doctor_finds_every_kernel_of_the_processor_ok() {
     let object = lily(&["doctor", "--device", "cpu", "--json"]).json();
-    assert_eq!(fields(&object), ["device", "failed", "kernels", "launches", "machine"]);
-    assert_eq!(object["launches"], Value::Null);
+    let all = ["compile_times", "device", "failed", "kernels", "launches", "machine", "model"];
+    assert_eq!(fields(&object), all);
+    assert_eq!((&object["launches"], &object["compile_times"]), (&Value::Null, &Value::Null));
+    assert_eq!(object["model"]["ok"], json!(true), "{object}");
     assert_eq!((&object["device"], &object["failed"]), (&json!("cpu"), &json!(0)));
     let machine = &object["machine"];
     let facts = ["instruction_set", "memory_limit", "read_bandwidth", "threads"];
@@ -38,6 +40,6 @@ fn doctor_prints_a_line_for_each_kernel() {
     assert!(text.stdout.starts_with("device                cpu\ninstruction set "), "{text:?}");
     let ok = text.stdout.lines().filter(|line| line.ends_with("  ok")).count();
     assert_eq!(ok, lily_kernels::table::KERNELS.len(), "{text:?}");
-    let last = format!("all {ok} kernels agree with their references\n");
+    let last = format!("all {ok} kernels agree with their references, and a whole model agrees\n");
     assert!(text.stdout.ends_with(&last), "{text:?}");
 }
