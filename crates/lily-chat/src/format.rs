@@ -15,7 +15,7 @@ mod vocabulary;
 use std::sync::Arc;
 
 use lily_text::Tokenizer;
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ impl Formats {
     fn calls(&self, tools: &[ToolSpec], calls: Calls) -> Result<Matcher, FormatError> {
         let compile = |tools: &[ToolSpec]| {
             let grammar = calls::grammar(tools, calls, &self.vocabulary)?;
-            self.matcher(GrammarWithLexer::from_lark(grammar)).map_err(refused)
+            self.compile(GrammarWithLexer::from_lark(grammar)).map_err(refused)
         };
         compile(tools).map_err(|error| {
             // Which of them is it?
@@ -197,7 +197,7 @@ impl Formats {
                 GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
             }
         };
-        self.matcher(grammar).map_err(|reason| match format {
+        self.compile(grammar).map_err(|reason| match format {
             Format::JsonSchema(schema) => {
                 let place = place::fault(schema, |part| {
                     let compiled = self.compile(json_grammar(part.clone()));
@@ -209,16 +209,17 @@ impl Formats {
         })
     }
 
-    fn matcher(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
-        self.compile(grammar)
-    }
-
     fn compile(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
         let parser = self.factory.create_parser(TopLevelGrammar::from_grammar(grammar));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| reason(&error.to_string()))?));
         // A format that nothing fits is found here and not in the middle of a reply.
-        matcher.compute_mask().map_err(|error| reason(&error.to_string()))?;
-        Ok(matcher)
+        match matcher.compute_mask() {
+            Ok(_) => Ok(matcher),
+            Err(_) if matcher.stop_reason() == StopReason::NoExtensionBias => {
+                Err("no text fits it".into())
+            }
+            Err(error) => Err(reason(&error.to_string())),
+        }
     }
 }
 

@@ -26,6 +26,8 @@ use crate::parser::ToolSpec;
 const CALL_END: &str = "</tool_call>";
 /// Longest name in a tag that a parser takes for one, in bytes.
 const LONGEST_NAME: usize = 128;
+/// Longest name of a parameter that the model thinks of, in characters of at most four bytes.
+const LONGEST_KEY: usize = LONGEST_NAME / 4;
 /// Most parameters of a tool whose schema names none.
 const MOST_FREE: usize = 64;
 
@@ -89,7 +91,7 @@ impl Writer<'_> {
         match &parameters {
             Parameters::Free(rule) => {
                 self.value(&mut rules, &format!("v{index}"), rule);
-                let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_NAME}}}/ \">\\n");
+                let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
                 let _ = write!(body, " (\"{key}\" v{index}){{0,{MOST_FREE}}}");
             }
             Parameters::Named(named) => {

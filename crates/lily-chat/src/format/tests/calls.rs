@@ -19,8 +19,9 @@ fn weather() -> ToolSpec {
             },
             "required": ["city", "days", "unit", "points", "code"],
             "$defs": { "point": { "type": "object", "additionalProperties": false,
-                "properties": { "x": { "type": "number" }, "y": { "type": "number" } },
-                "required": ["x", "y"] } },
+                "properties": { "x": { "$ref": "#/$defs/degrees" }, "y": { "$ref": "#/$defs/degrees" } },
+                "required": ["x", "y"] },
+                "degrees": { "type": "number", "minimum": -180, "maximum": 180 } },
         }),
     )
 }
@@ -118,17 +119,19 @@ fn a_text_value_may_hold_tags_but_not_its_own_end() {
     let mut bound = formats().bind(&rules(&tools, false)).unwrap().unwrap();
     let head = "<tool_call>\n<function=write>\n<parameter=text>\n";
     feed(&mut bound, head, &tokenizer);
-    feed(&mut bound, "a < b\r\n<function=x>\n</function>\n<parameter=y>", &tokenizer);
-    let control = tokenizer.id_of("</tool_call>").unwrap();
-    assert!(!allowed(&mut bound).contains(&control));
+    let text = "a < b\r\n</function>\n</paramete>\n<parameter=y>\n ";
+    feed(&mut bound, text, &tokenizer);
+    assert!(!allowed(&mut bound).contains(&tokenizer.id_of("</tool_call>").unwrap()));
+    // Behind other text the tag is neither the end nor text.
     let mut inside = bound.clone();
-    feed(&mut inside, "</parameter", &tokenizer_bytes(&tokenizer));
-    bound = inside;
-    let _ = bound;
-}
-
-fn tokenizer_bytes(tokenizer: &Tokenizer) -> Tokenizer {
-    tokenizer.clone()
+    feed(&mut inside, "</paramete", &tokenizer);
+    assert!(!allowed(&mut inside).contains(&u32::from(b'r')));
+    feed(&mut bound, "\n</parameter>\n", &tokenizer);
+    assert_eq!(allowed(&mut bound), [u32::from(b'<')]);
+    feed(&mut bound, "</function>\n</tool_call>", &tokenizer);
+    let whole = format!("{head}{text}\n</parameter>\n</function>\n</tool_call>");
+    let arguments = &parsed(&whole, &tools).tool_calls[0].arguments;
+    assert_eq!(*arguments, json!({ "text": text }).to_string());
 }
 
 #[test]
