@@ -23,7 +23,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let formats = Formats::new(&tokenizer, tokenizer.end_tokens())?;
     println!("{} tokens, made ready in {:.2?}", tokenizer.vocab_len(), start.elapsed());
-    println!("{:<22} {:>9} {:>7} {:>9} {:>9} {:>9}", "format", "build", "tokens", "median", "mean", "longest");
+    println!(
+        "{:<22} {:>9} {:>7} {:>9} {:>9} {:>9}",
+        "format", "build", "tokens", "median", "mean", "longest"
+    );
 
     let answer = json!({ "orders": [person(1), person(2), person(3), person(4)] });
     let answer = serde_json::to_string_pretty(&answer)?;
@@ -33,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let format = |format: Format| bind(&formats, Some(&format), &[]);
     row("JSON schema", &|| format(Format::JsonSchema(orders())), &answer)?;
     row("JSON object", &|| format(Format::JsonObject), &answer)?;
-    let lines = "[A-Za-z0-9 ,.:{}\\[\\]\"\n_-]+";
+    let lines = "[^<>]+";
     row("regular expression", &|| format(Format::Regex(lines.into())), &answer)?;
     let lark = "start: value\nvalue: object | array | STRING | NUMBER | \"true\" | \"false\"\n\
                 object: \"{\" [pair (\",\" pair)*] \"}\"\npair: STRING \":\" value\n\
@@ -58,7 +61,7 @@ fn bind(
     tools: &[ToolSpec],
 ) -> Result<Bound, Box<dyn Error>> {
     let calls = if tools.is_empty() { CallRule::Auto } else { CallRule::Required };
-    let rules = Rules { format, tools, strict: false, calls, parallel: true };
+    let rules = Rules { format, tools, strict: &[], calls, parallel: true };
     formats.bind(&rules)?.ok_or_else(|| "nothing is bound".into())
 }
 

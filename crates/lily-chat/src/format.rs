@@ -29,6 +29,8 @@ use crate::parser::ToolSpec;
 
 /// Longest text of a format, in bytes.
 const LONGEST: usize = 256 << 10;
+/// Tools that are looked at for the one at fault.
+const SUSPECTS: usize = 64;
 /// Deepest nesting of brackets in a grammar or an expression.
 const DEEPEST: usize = 200;
 /// White space between the parts of a JSON text: enough for any indentation, and no place where a
@@ -53,7 +55,7 @@ pub enum Format {
 /// Whether a reply calls tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallRule {
-    /// The model decides. Calls of tools with a name in [`Rules::strict`] are bound once they begin.
+    /// The model decides. If one of the tools is strict, calls are bound once they begin.
     Auto,
     /// The reply consists of calls, one at least.
     Required,
@@ -66,8 +68,9 @@ pub struct Rules<'a> {
     pub format: Option<&'a Format>,
     /// What may be called; with [`CallRule::Required`] at least one tool.
     pub tools: &'a [ToolSpec],
-    /// Whether calls are bound although the model decides.
-    pub strict: bool,
+    /// Which of the tools are strict: their calls are bound also where the model decides to make
+    /// them, and a schema that cannot be kept in all its parts is refused. The others may be left out.
+    pub strict: &'a [bool],
     /// Whether there must be calls.
     pub calls: CallRule,
     /// Whether there may be several.
@@ -130,7 +133,7 @@ impl Formats {
     /// # Errors
     /// A format has no meaning, is not supported or is too large; a tool cannot be called.
     pub fn bind(&self, rules: &Rules<'_>) -> Result<Option<Bound>, FormatError> {
-        let calls = |calls| self.calls(rules.tools, calls);
+        let calls = |calls| self.calls(rules, calls);
         let bound = |text, calls| Some(Bound::new(Arc::clone(&self.vocabulary), text, calls));
         if rules.calls == CallRule::Required {
             let calls = calls(if rules.parallel { Calls::Several } else { Calls::One })?;
@@ -139,26 +142,29 @@ impl Formats {
         // A call without a token of its own cannot be seen before it is there.
         let may_call = !rules.tools.is_empty() && self.vocabulary.call.is_some();
         if let Some(format) = rules.format {
-            let behind =
-                if rules.parallel { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
+            let behind = if rules.parallel { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
             let calls = may_call.then(|| calls(behind)).transpose()?;
             return Ok(bound(Text::Bound(Box::new(self.format(format)?)), calls));
         }
-        if !may_call || !rules.strict {
+        if !may_call || !rules.strict.contains(&true) {
             return Ok(None);
         }
         Ok(bound(Text::Free { at_line_start: true }, Some(calls(Calls::OneBehindTag)?)))
     }
 
-    fn calls(&self, tools: &[ToolSpec], calls: Calls) -> Result<Matcher, FormatError> {
-        let compile = |tools: &[ToolSpec]| {
+    fn calls(&self, rules: &Rules<'_>, calls: Calls) -> Result<Matcher, FormatError> {
+        let strict = |tool: usize| rules.strict.get(tool).copied().unwrap_or(false);
+        let compile = |tools: &[(&ToolSpec, bool)]| {
             let grammar = calls::grammar(tools, calls, &self.vocabulary)?;
             self.compile(GrammarWithLexer::from_lark(grammar)).map_err(refused)
         };
-        compile(tools).map_err(|error| {
+        let tools: Vec<(&ToolSpec, bool)> =
+            rules.tools.iter().enumerate().map(|(i, tool)| (tool, strict(i))).collect();
+        compile(&tools).map_err(|error| {
             // Which of them is it?
-            let one = |tool: &ToolSpec| compile(std::slice::from_ref(tool)).err();
-            let found = tools.iter().enumerate().take(64).find_map(|(i, tool)| Some((i, one(tool)?)));
+            let one = |tool| compile(&[tool]).err();
+            let tools = tools.into_iter().enumerate().take(SUSPECTS);
+            let found = tools.map(|(i, tool)| (i, one(tool))).find_map(|(i, e)| Some((i, e?)));
             match found {
                 Some((tool, FormatError::Refused { place, reason })) => {
                     FormatError::Tool { tool, place, reason }
@@ -179,7 +185,9 @@ impl Formats {
             Format::Choice(texts) => texts.iter().map(String::len).sum(),
         };
         if size > LONGEST {
-            return Err(refused(format!("it has {size} bytes, but at most {LONGEST} are supported")));
+            return Err(refused(format!(
+                "it has {size} bytes, but at most {LONGEST} are supported"
+            )));
         }
         let grammar = match format {
             Format::JsonObject => json_grammar(json!({ "type": "object" })),
@@ -262,7 +270,9 @@ fn check_nesting(text: &str) -> Result<(), FormatError> {
         deepest = deepest.max(repeated);
     }
     if deepest > DEEPEST as i64 {
-        return Err(refused(format!("it is nested {deepest} deep, but at most {DEEPEST} is supported")));
+        return Err(refused(format!(
+            "it is nested {deepest} deep, but at most {DEEPEST} is supported"
+        )));
     }
     Ok(())
 }

@@ -12,9 +12,9 @@ use lily_text::{Markers, Thinking, Tokenizer};
 use serde::Deserialize;
 
 use crate::ChatError;
-use crate::thought::{CLOSE, SEAM};
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome};
 use crate::stepwise::Reply;
+use crate::thought::{CLOSE, SEAM};
 
 /// Why a script cannot be used.
 #[derive(Debug, thiserror::Error)]

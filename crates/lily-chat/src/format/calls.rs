@@ -44,9 +44,9 @@ pub(crate) enum Calls {
     SeveralBehindTag,
 }
 
-/// The text of a grammar for calls of `tools`; not empty.
+/// The text of a grammar for calls of tools, one at least, each with whether it is strict.
 pub(crate) fn grammar(
-    tools: &[ToolSpec],
+    tools: &[(&ToolSpec, bool)],
     calls: Calls,
     vocabulary: &Vocabulary,
 ) -> Result<String, FormatError> {
@@ -64,8 +64,9 @@ pub(crate) fn grammar(
     let names: Vec<String> = (0..tools.len()).map(|index| format!("f{index}")).collect();
     let mut text =
         format!("start: {start}\nrest: \"\\n\" ({}) \"\\n\" {close}\n", names.join(" | "));
-    let mut writer = Writer { text: &mut text, has_text: false };
-    for (index, tool) in tools.iter().enumerate() {
+    let mut writer = Writer { text: &mut text, has_text: false, strict: false };
+    for (index, &(tool, strict)) in tools.iter().enumerate() {
+        writer.strict = strict;
         writer.function(index, tool)?;
     }
     Ok(text)
@@ -75,6 +76,8 @@ struct Writer<'a> {
     text: &'a mut String,
     /// Whether the terminal of free text is there.
     has_text: bool,
+    /// Whether the tool at hand is.
+    strict: bool,
 }
 
 impl Writer<'_> {
@@ -138,7 +141,11 @@ impl Writer<'_> {
                 writeln!(rules, "{name}: ({}) {CLOSE}", values.join(" | "))
             }
             ValueRule::Json(schema) => {
-                writeln!(rules, "{name}j: %json {}\n{name}: {name}j {CLOSE}", as_printed(schema))
+                writeln!(
+                    rules,
+                    "{name}j: %json {}\n{name}: {name}j {CLOSE}",
+                    as_printed(schema, !self.strict)
+                )
             }
         };
     }
@@ -154,15 +161,17 @@ fn up_to_close(body: &str) -> String {
 }
 
 /// A schema whose values have the white space of a template's JSON.
-fn as_printed(schema: &Value) -> Value {
+fn as_printed(schema: &Value, lenient: bool) -> Value {
     let mut schema = match schema {
         Value::Object(schema) => schema.clone(),
-        other => serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))]),
+        other => {
+            serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))])
+        }
     };
     let options = serde_json::json!({
         "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
-        // What a tool's author wrote is mostly meant for the model's eyes.
-        "lenient": true,
+        // The schemas of most tools are meant for the model's eyes.
+        "lenient": lenient,
     });
     schema.insert("x-guidance".into(), options);
     Value::Object(schema)

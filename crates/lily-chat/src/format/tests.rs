@@ -28,7 +28,7 @@ fn bind(format: &Format) -> Result<Bound, FormatError> {
     let rules = Rules {
         format: Some(format),
         tools: &[],
-        strict: false,
+        strict: &[],
         calls: CallRule::Auto,
         parallel: true,
     };
@@ -64,7 +64,8 @@ fn written(constraint: &mut dyn Constraint, seed: u64, tokenizer: &Tokenizer) ->
     for _ in 0..20_000 {
         let ids_allowed = allowed(constraint);
         let ends = |id: &u32| {
-            tokenizer.end_tokens().contains(id) || b"\"]}<\n/pft>".contains(&(*id as u8)) && *id < 256
+            tokenizer.end_tokens().contains(id)
+                || b"\"]}<\n/pft>".contains(&(*id as u8)) && *id < 256
         };
         let closing: Vec<u32> = ids_allowed.iter().copied().filter(ends).collect();
         let from = match chance.below(4) {
@@ -204,7 +205,11 @@ fn a_text_ends_only_where_its_format_does() {
     let mut free = bind(&Format::Regex("(?s:.*)".into())).unwrap();
     let next = allowed(&mut free);
     let texts = 0..u32::try_from(VOCAB).unwrap();
-    assert!(texts.filter(|&id| tokenizer.is_control(id)).all(|id| !next.contains(&id) || ends.contains(&id)));
+    assert!(
+        texts
+            .filter(|&id| tokenizer.is_control(id))
+            .all(|id| !next.contains(&id) || ends.contains(&id))
+    );
 }
 
 #[test]
@@ -245,8 +250,11 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         (json!({ "properties": { "a": { "$ref": "#/$defs/none" } } }), ".properties.a"),
         (json!({ "$ref": "https://example.com/other.json" }), ""),
         (json!({ "type": "string", "minLength": 3, "maxLength": 2 }), ""),
-        (json!({ "$defs": { "x": { "uniqueItems": true, "type": "array" } },
-            "properties": { "b": { "$ref": "#/$defs/x" } } }), ".$defs.x"),
+        (
+            json!({ "$defs": { "x": { "uniqueItems": true, "type": "array" } },
+            "properties": { "b": { "$ref": "#/$defs/x" } } }),
+            ".$defs.x",
+        ),
     ] {
         let (found, reason) = refusal(Format::JsonSchema(schema.clone()));
         assert_eq!(found, place, "{schema}: {reason}");

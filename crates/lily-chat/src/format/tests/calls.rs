@@ -41,7 +41,7 @@ fn is_weather(arguments: &Value) -> bool {
 }
 
 fn rules(tools: &[ToolSpec], parallel: bool) -> Rules<'_> {
-    Rules { format: None, tools, strict: false, calls: CallRule::Required, parallel }
+    Rules { format: None, tools, strict: &[], calls: CallRule::Required, parallel }
 }
 
 fn parsed(text: &str, tools: &[ToolSpec]) -> Parsed {
@@ -138,14 +138,18 @@ fn a_text_value_may_hold_tags_but_not_its_own_end() {
 fn strict_calls_are_bound_once_they_begin_and_the_rest_is_free() {
     let tokenizer = tokenizer();
     let tools = [weather()];
-    let auto = Rules { strict: true, calls: CallRule::Auto, ..rules(&tools, true) };
+    let auto = Rules { strict: &[true], calls: CallRule::Auto, ..rules(&tools, true) };
     let mut bound = formats().bind(&auto).unwrap().unwrap();
     assert!(!bound.binds_answer());
     assert_eq!(allowed(&mut bound).len(), VOCAB);
     // In the middle of a line it is no call.
     feed(&mut bound, "Look: <tool_call> and\n<tool_call>", &tokenizer);
     assert_eq!(allowed(&mut bound), [u32::from(b'\n')]);
-    feed(&mut bound, "\n<function=get_weather>\n<parameter=city>\nKöln\n</parameter>\n", &tokenizer);
+    feed(
+        &mut bound,
+        "\n<function=get_weather>\n<parameter=city>\nKöln\n</parameter>\n",
+        &tokenizer,
+    );
     feed(&mut bound, "<parameter=days>\n14\n</parameter>\n<parameter=unit>\n", &tokenizer);
     assert_eq!(allowed(&mut bound), b"CF".map(u32::from));
     feed(&mut bound, "F\n</parameter>\n<parameter=points>\n[]\n</parameter>\n", &tokenizer);
@@ -155,7 +159,7 @@ fn strict_calls_are_bound_once_they_begin_and_the_rest_is_free() {
     feed(&mut bound, "\n<tool_call>", &tokenizer);
     assert_eq!(allowed(&mut bound), [u32::from(b'\n')]);
     // Without strict tools nothing is bound.
-    assert!(formats().bind(&Rules { strict: false, ..auto }).unwrap().is_none());
+    assert!(formats().bind(&Rules { strict: &[], ..auto }).unwrap().is_none());
 }
 
 #[test]
