@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     row("JSON object", &|| format(Format::JsonObject), &answer)?;
     let lines = "[^<>]+";
     row("regular expression", &|| format(Format::Regex(lines.into())), &answer)?;
-    let lark = "start: value\nvalue: object | array | STRING | NUMBER | \"true\" | \"false\"\n\
+    let lark = "start: value\nvalue: object | array | STRING | NUMBER | \"null\"\n\
                 object: \"{\" [pair (\",\" pair)*] \"}\"\npair: STRING \":\" value\n\
                 array: \"[\" [value (\",\" value)*] \"]\"\n\
                 STRING: /\"[^\"\\\\\\x00-\\x1f]*\"/\nNUMBER: /-?[0-9]+(\\.[0-9]+)?/\n\

@@ -27,8 +27,14 @@ use vocabulary::Vocabulary;
 
 use crate::parser::ToolSpec;
 
-/// Longest text of a format, in bytes.
+/// Largest schema, or list of texts, in bytes.
 const LONGEST: usize = 256 << 10;
+/// Longest grammar or expression, in bytes: some take time by the square of their length.
+const LONGEST_GRAMMAR: usize = 16 << 10;
+/// Work for the lexer of a format: about a tenth of a second.
+const FUEL: u64 = 400_000;
+/// Largest `multipleOf`: a number is divided digit by digit, and each remainder is a state.
+const LARGEST_STEP: f64 = 10_000.0;
 /// Tools that are looked at for the one at fault.
 const SUSPECTS: usize = 64;
 /// Deepest nesting of brackets in a grammar or an expression.
@@ -124,7 +130,8 @@ impl Formats {
         );
         let mut factory = factory.map_err(|error| FormatError::Unavailable(error.to_string()))?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        (limits.verbose_errors, limits.initial_lexer_fuel) = (false, FUEL);
         Ok(Self { vocabulary, factory })
     }
 
@@ -218,6 +225,9 @@ impl Formats {
     }
 
     fn compile(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
+        if let Some(schema) = &grammar.json_schema {
+            check_steps(schema)?;
+        }
         let parser = self.factory.create_parser(TopLevelGrammar::from_grammar(grammar));
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| reason(&error.to_string()))?));
         // A format that nothing fits is found here and not in the middle of a reply.
@@ -252,7 +262,25 @@ fn refused(reason: impl Into<String>) -> FormatError {
 fn reason(text: &str) -> String {
     let end = ["\n<", "<non-verbose/>", "<backtrace>"].iter().filter_map(|mark| text.find(mark));
     let text = &text[..end.min().unwrap_or(text.len())];
+    if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
+        return "it is too complex".into();
+    }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Refuses a schema with steps that make too many states.
+fn check_steps(schema: &Value) -> Result<(), String> {
+    match schema {
+        Value::Object(members) => {
+            let step = members.get("multipleOf").and_then(Value::as_f64);
+            if step.is_some_and(|step| step > LARGEST_STEP) {
+                return Err(format!("`multipleOf` is supported up to {LARGEST_STEP}"));
+            }
+            members.values().try_for_each(check_steps)
+        }
+        Value::Array(items) => items.iter().try_for_each(check_steps),
+        _ => Ok(()),
+    }
 }
 
 /// Brackets are read by recursion.
