@@ -8,6 +8,7 @@ mod calls;
 mod parameters;
 mod pattern;
 mod place;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 use lily_text::Tokenizer;
 use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -42,6 +44,10 @@ const DEEPEST: usize = 200;
 /// White space between the parts of a JSON text: enough for any indentation, and no place where a
 /// model can go on for ever.
 const WHITE_SPACE: &str = r"[ \t]{1,64}|\r?\n[ \t]{0,64}";
+
+/// Tokens that end no value of a call, whatever stands in front of them: they are allowed or not as a
+/// whole, which spares a walk over all of them at each new line of a value.
+const OUTSIDE_TAGS: &str = "[^<]+";
 
 /// What a text must look like.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,10 +129,12 @@ impl Formats {
     /// There is no token that ends a text, or the vocabulary is too large.
     pub fn new(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Self, FormatError> {
         let vocabulary = Arc::new(Vocabulary::new(tokenizer, stop_ids)?);
+        let mut slices = SlicedBiasComputer::general_slices();
+        slices.push(OUTSIDE_TAGS.into());
         let factory = ParserFactory::new(
             &vocabulary::env(&vocabulary),
             InferenceCapabilities::default(),
-            &llguidance::earley::SlicedBiasComputer::general_slices(),
+            &slices,
         );
         let mut factory = factory.map_err(|error| FormatError::Unavailable(error.to_string()))?;
         factory.quiet();
@@ -185,16 +193,15 @@ impl Formats {
     }
 
     fn format(&self, format: &Format) -> Result<Matcher, FormatError> {
-        let size = match format {
-            Format::JsonObject => 0,
-            Format::JsonSchema(schema) => schema.to_string().len(),
-            Format::Regex(text) | Format::Grammar(text) => text.len(),
-            Format::Choice(texts) => texts.iter().map(String::len).sum(),
+        let (size, most) = match format {
+            Format::JsonObject => (0, LONGEST),
+            Format::JsonSchema(schema) => (schema.to_string().len(), LONGEST),
+            Format::Regex(text) | Format::Grammar(text) => (text.len(), LONGEST_GRAMMAR),
+            Format::Choice(texts) => (texts.iter().map(String::len).sum(), LONGEST),
         };
-        if size > LONGEST {
-            return Err(refused(format!(
-                "it has {size} bytes, but at most {LONGEST} are supported"
-            )));
+        if size > most {
+            let reason = format!("it has {size} bytes, but at most {most} are supported");
+            return Err(refused(reason));
         }
         let grammar = match format {
             Format::JsonObject => json_grammar(json!({ "type": "object" })),

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::FormatError;
 use super::parameters::{Parameter, Parameters, ValueRule};
+use super::tags;
 use super::vocabulary::{CALL, Vocabulary};
 use crate::parser::ToolSpec;
 
@@ -124,17 +125,18 @@ impl Writer<'_> {
     fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
         const CLOSE: &str = "\"\\n</parameter>\\n\"";
         let _ = match rule {
-            ValueRule::Text(None) => {
-                if !self.has_text {
-                    self.has_text = true;
-                    let _ = writeln!(rules, "text[lazy]: TEXT\nTEXT: {}", up_to_close("(?s:.*)"));
+            ValueRule::Text(pattern) => {
+                if !std::mem::replace(&mut self.has_text, true) {
+                    let _ = writeln!(rules, "TEXT: {}", up_to_close());
                 }
-                writeln!(rules, "{name}: text \"\\n\"")
-            }
-            ValueRule::Text(Some(pattern)) => {
-                let terminal = format!("T{}", name.to_ascii_uppercase());
-                let _ = writeln!(rules, "{terminal}: {}", up_to_close(pattern));
-                writeln!(rules, "{name}t[lazy]: {terminal}\n{name}: {name}t \"\\n\"")
+                match pattern {
+                    None => writeln!(rules, "{name}: TEXT \"\\n\""),
+                    Some(pattern) => {
+                        let terminal = format!("T{}", name.to_ascii_uppercase());
+                        let _ = writeln!(rules, "{terminal}: /{pattern}\\n<\\/parameter>/ & TEXT");
+                        writeln!(rules, "{name}: {terminal} \"\\n\"")
+                    }
+                }
             }
             ValueRule::Listed(values) => {
                 let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
@@ -151,13 +153,11 @@ impl Writer<'_> {
     }
 }
 
-/// Text with a line feed and the closing tag behind it. Inside, there is no tag that a parser may
-/// take for the end of a value, or for a call.
-fn up_to_close(body: &str) -> String {
-    format!(
-        "/{body}\\n<\\/parameter>/ & \
-         ~/(?s:.*)(<\\/parameter|<\\/?tool_call>)(?s:.+)<\\/parameter>/"
-    )
+/// Text with its closing tag. Inside, there is no tag that a parser may take for the end of a value, or
+/// for a call. The line feed in front of the tag counts as text here: otherwise each new line would be a
+/// state of its own, with a mask of its own.
+fn up_to_close() -> String {
+    format!("/{}<\\/parameter>/", tags::without(&["</parameter", CALL, CALL_END]))
 }
 
 /// A schema whose values have the white space of a template's JSON.

@@ -122,10 +122,14 @@ fn a_text_value_may_hold_tags_but_not_its_own_end() {
     let text = "a < b\r\n</function>\n</paramete>\n<parameter=y>\n ";
     feed(&mut bound, text, &tokenizer);
     assert!(!allowed(&mut bound).contains(&tokenizer.id_of("</tool_call>").unwrap()));
-    // Behind other text the tag is neither the end nor text.
+    // Wherever the tag stands, it is the end.
     let mut inside = bound.clone();
-    feed(&mut inside, "</paramete", &tokenizer);
-    assert!(!allowed(&mut inside).contains(&u32::from(b'r')));
+    feed(&mut inside, "</parameter", &tokenizer);
+    assert_eq!(allowed(&mut inside), [u32::from(b'>')]);
+    let mut inside = bound.clone();
+    feed(&mut inside, "<tool_ca</tool_call<<", &tokenizer);
+    feed(&mut inside, "tool_call", &tokenizer);
+    assert!(!allowed(&mut inside).contains(&u32::from(b'>')));
     feed(&mut bound, "\n</parameter>\n", &tokenizer);
     assert_eq!(allowed(&mut bound), [u32::from(b'<')]);
     feed(&mut bound, "</function>\n</tool_call>", &tokenizer);
