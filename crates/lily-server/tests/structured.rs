@@ -16,6 +16,7 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
 type Fits = fn(&Value) -> bool;
+type TextFits = fn(&str) -> bool;
 
 fn is_short(value: &Value, longest: usize) -> bool {
     value.as_str().is_some_and(|text| text.chars().count() <= longest)
@@ -161,7 +162,7 @@ fn r84_json_objects_are_objects() {
 }
 
 /// Formats of the extension, and what fits them.
-fn extensions() -> Vec<(Value, fn(&str) -> bool)> {
+fn extensions() -> Vec<(Value, TextFits)> {
     let lark = "start: term (\"+\" term){1,3}\nterm: /[1-9][0-9]{0,2}/\n";
     vec![
         (json!({ "regex": "(ab|cd){2}-[0-9]{3}" }), |text| {

@@ -268,7 +268,6 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         Format::Grammar("start: @other".into()),
         Format::Grammar("start: <|no_such_token|>".into()),
         Format::Regex("a".repeat(LONGEST_GRAMMAR + 1)),
-        Format::Regex("(a|b)?".repeat(2500)),
         Format::JsonSchema(json!({ "type": "integer", "multipleOf": 999_983 })),
         Format::Grammar(format!("start: {}", "(".repeat(100_000))),
         Format::Grammar(format!("A: {}/a/\nstart: A", "~".repeat(100_000))),

@@ -46,7 +46,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         sampling,
         thinking_budget: None,
         logprobs: None,
-        constraint: None,
+        format: None,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);
     let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);
