@@ -255,9 +255,10 @@ impl std::fmt::Debug for Formats {
 }
 
 fn json_grammar(mut schema: Value) -> GrammarWithLexer {
-    if let Some(schema) = schema.as_object_mut() {
-        schema.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE }));
+    if !schema.is_object() {
+        schema = json!({ "allOf": [schema] });
     }
+    schema["x-guidance"] = json!({ "whitespace_pattern": WHITE_SPACE });
     GrammarWithLexer::from_json_schema(schema)
 }
 
