@@ -44,7 +44,7 @@ fn r76_a_client_that_closes_its_side_gets_its_answer() {
     let address = server.address;
     let waiting = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        let body = ask(json!({ "max_tokens": 2 })).to_string();
+        let body = endless(json!({ "max_tokens": 2 })).to_string();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
         write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
