@@ -18,6 +18,7 @@ mod source;
 mod structs;
 pub(crate) mod tiles;
 pub mod translate;
+pub(crate) mod warpgroups;
 
 use lily_plan::{DeviceError, Launch};
 

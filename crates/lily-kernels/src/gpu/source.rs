@@ -12,6 +12,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("flash.h", include_str!("../../tile/flash.h")),
     ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("gdn_chunk.h", include_str!("../../prelude/gdn_chunk.h")),
@@ -26,10 +27,17 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemm.h", include_str!("../../tile/gemm.h")),
     ("grouped.h", include_str!("../../tile/grouped.h")),
     ("hopper.h", include_str!("../../tile/hopper.h")),
+    ("hopper_dense.h", include_str!("../../tile/hopper_dense.h")),
+    ("hopper_grouped.h", include_str!("../../tile/hopper_grouped.h")),
+    ("hopper_products.h", include_str!("../../tile/hopper_products.h")),
+    ("hopper_project.h", include_str!("../../tile/hopper_project.h")),
+    ("hopper_residual.h", include_str!("../../tile/hopper_residual.h")),
+    ("hopper_scales.h", include_str!("../../tile/hopper_scales.h")),
     ("mma.h", include_str!("../../tile/mma.h")),
     ("residual_tile.h", include_str!("../../tile/residual_tile.h")),
     ("row_scales.h", include_str!("../../tile/row_scales.h")),
     ("tensor.h", include_str!("../../tile/tensor.h")),
+    ("warpgroup.h", include_str!("../../tile/warpgroup.h")),
 ];
 
 /// What a text is written in.
