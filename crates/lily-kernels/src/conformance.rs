@@ -20,8 +20,8 @@ mod builder;
 mod face;
 
 pub use builder::{
-    CaseBuilder, decode_steps, few, long_shapes, prefill_steps, product_steps, real_shape,
-    small_shapes,
+    CaseBuilder, decode_steps, few, long_product_step, long_shapes, prefill_steps, product_steps,
+    real_shape, small_shapes,
 };
 pub use face::{run_face, run_reference};
 

@@ -151,6 +151,19 @@ pub struct MemoryBudget {
     pub weights: u64,
 }
 
+/// Time spent on compiling kernels, summed over threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct CompileTimes {
+    /// Seconds from source to the compiler's intermediate code.
+    pub front: f64,
+    /// Seconds from there to machine code, or for reading it from where it is kept.
+    pub back: f64,
+    /// Functions compiled.
+    pub functions: usize,
+    /// Of them, those whose machine code was kept from an earlier start.
+    pub kept: usize,
+}
+
 /// Compiles and runs plans over one set of buffers.
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
@@ -183,6 +196,11 @@ pub trait Device: Send {
     /// The measurement fails.
     fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
         Ok(None)
+    }
+
+    /// Time spent on compiling kernels so far; `None` where they are not compiled at run time.
+    fn compile_times(&self) -> Option<CompileTimes> {
+        None
     }
 
     /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies

@@ -125,17 +125,31 @@ pub fn prefill_steps() -> Vec<Step> {
 }
 
 /// Chunks over matrices with whole hundreds of columns, for devices that have a form of their own for their products: one
-/// row in the last tile, most of one, and several tiles. At the asked shapes, a chunk with the highest tiles.
+/// row in the last tile, most of one, and several tiles. At the asked shapes, a chunk with high tiles.
 pub fn product_steps() -> Vec<(ModelShape, Step)> {
     if cfg!(miri) {
         return Vec::new();
     }
-    let chunk = |tokens| Step::Prefill { tokens, sequence: 1 };
     let asked = CASE_SHAPES.with_borrow(Vec::clone);
     if !asked.is_empty() {
         return asked.into_iter().map(|shape| (shape, chunk(300))).collect();
     }
-    let narrow = |real_heads: &ModelShape| ModelShape {
+    let shape = product_shape();
+    shape.into_iter().flat_map(|s| [11, 67, 200].map(|tokens| (s.clone(), chunk(tokens)))).collect()
+}
+
+/// A chunk long enough for the highest tiles of products with a chunk's rows.
+pub fn long_product_step() -> Option<(ModelShape, Step)> {
+    let asked = cfg!(miri) || CASE_SHAPES.with_borrow(|shapes| !shapes.is_empty());
+    product_shape().filter(|_| !asked).map(|shape| (shape, chunk(520)))
+}
+
+fn chunk(tokens: usize) -> Step {
+    Step::Prefill { tokens, sequence: 1 }
+}
+
+fn product_shape() -> Option<ModelShape> {
+    small_shapes().into_iter().next().map(|real_heads| ModelShape {
         hidden: 256,
         q_heads: 4,
         head_dim: 128,
@@ -145,10 +159,8 @@ pub fn product_steps() -> Vec<(ModelShape, Step)> {
         experts: 5,
         top_k: 2,
         inner: 256,
-        ..real_heads.clone()
-    };
-    let shape = small_shapes().first().map(narrow);
-    shape.into_iter().flat_map(|s| [11, 67, 200].map(|tokens| (s.clone(), chunk(tokens)))).collect()
+        ..real_heads
+    })
 }
 
 /// What a case is made for, one after another; the first alone under Miri, which would take minutes to

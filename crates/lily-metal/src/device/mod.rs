@@ -10,8 +10,9 @@ use std::thread;
 
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
-    BufferId, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
+    BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range,
+    check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
@@ -220,6 +221,10 @@ impl<H: Host> Device for MetalDevice<H> {
 
     fn precision(&self) -> Precision {
         Precision::BF16
+    }
+
+    fn compile_times(&self) -> Option<CompileTimes> {
+        self.host.compile_times()
     }
 
     fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
