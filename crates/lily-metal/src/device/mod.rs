@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
+use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
     BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
@@ -21,7 +22,7 @@ use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record};
 use crate::fetch;
 use crate::machine::{Host, NAME, Wanted};
-use crate::upload::{self, WeightFiles};
+use crate::upload;
 
 /// How the device runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ mod probe;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use lily_kernels::conformance::{Bar, cases_in, measure, smallest_of_each_kind};
+use lily_kernels::conformance::{Bar, cases_in, chosen_cases, measure, smallest_of_each_kind};
 use lily_kernels::table::{self, KERNELS, Kernel};
 use lily_plan::{CompileTimes, Device};
 use serde::Serialize;
@@ -106,8 +106,12 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
 
 /// Runs the cases of a kernel: all, or the smallest of each kind.
 fn examine(device: &mut dyn Device, kernel: &Kernel, bar: Bar, full: bool) -> Row {
-    let all = cases_in(bar.precision(), || table::cases_of(|other| other.name == kernel.name));
-    let cases = if full { all } else { smallest_of_each_kind(all) };
+    let precision = match bar {
+        Bar::Bf16 => device.precision(),
+        Bar::Exact | Bar::Int8 => bar.precision(),
+    };
+    let all = || cases_in(precision, || table::cases_of(|other| other.name == kernel.name));
+    let cases = if full { all() } else { chosen_cases(all, smallest_of_each_kind) };
     let mut row = Row {
         name: kernel.name,
         ok: false,
