@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use lily_model::engine::{Chosen, Constraint, Engine, Generation, SequenceId};
+use lily_model::engine::{Chosen, Engine, Generation, SequenceId};
 use lily_model::sampling::Sampling;
 use lily_text::Thinking;
 
 use crate::ChatError;
+use crate::format::Bound;
 use crate::parser::{ToolCall, ToolSpec};
 
 /// What to complete, and how.
@@ -32,8 +33,8 @@ pub struct CompletionRequest {
     pub sampling: Sampling,
     /// Log probabilities of every token, and of so many of the most likely ones at its place.
     pub logprobs: Option<usize>,
-    /// What the text must look like.
-    pub constraint: Option<Box<dyn Constraint>>,
+    /// What the reply must look like; a thought comes in front of it.
+    pub format: Option<Bound>,
 }
 
 /// Receives events. It may stop the work.
@@ -227,7 +228,7 @@ mod tests {
             tools: Vec::new(),
             sampling,
             logprobs: None,
-            constraint: None,
+            format: None,
         };
         let tokenizer = Tokenizer::open(folder.path()).unwrap();
         let outcome = complete(&mut engine, sequence, &tokenizer, &request, &mut |event| {

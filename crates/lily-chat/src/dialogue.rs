@@ -171,7 +171,7 @@ impl Dialogue {
             tools: Vec::new(),
             sampling: Sampling { seed, ..self.options.sampling.clone() },
             logprobs: None,
-            constraint: None,
+            format: None,
         };
         self.turns += 1;
         let (outcome, reused_tokens) =

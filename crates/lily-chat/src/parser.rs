@@ -36,7 +36,7 @@ mod lexer;
 mod lines;
 mod machine;
 mod out;
-mod schema;
+pub(crate) mod schema;
 mod stop;
 mod text;
 mod value;

@@ -12,9 +12,9 @@ use lily_text::{Markers, Thinking, Tokenizer};
 use serde::Deserialize;
 
 use crate::ChatError;
-use crate::budget::{CLOSE, SEAM};
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome};
 use crate::stepwise::Reply;
+use crate::thought::{CLOSE, SEAM};
 
 /// Why a script cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -320,7 +320,7 @@ mod tests {
             tools: Vec::new(),
             sampling: Sampling::greedy(),
             logprobs: None,
-            constraint: None,
+            format: None,
         };
         let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();
         let mut texts = Vec::new();

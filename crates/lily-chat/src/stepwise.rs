@@ -7,8 +7,8 @@ use lily_model::engine::{Engine, Finish, Generation, Progress, Run, SequenceId};
 use lily_text::Tokenizer;
 
 use crate::ChatError;
-use crate::budget::ThinkingBudget;
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings};
+use crate::thought::Thought;
 use crate::writer::Writer;
 
 /// A reply under way, whoever makes its tokens.
@@ -85,11 +85,11 @@ impl Completion {
             stop_ids: request.stop_ids.clone(),
             sampling: request.sampling.clone(),
             logprobs: request.logprobs,
-            constraint: ThinkingBudget::bind(
+            constraint: Thought::bind(
                 request.thinking_budget,
                 request.thinking,
                 tokenizer,
-                request.constraint.clone(),
+                request.format.as_ref(),
             ),
         };
         Ok(Self { run: engine.start(sequence, &request.prompt, generation)?, reply })

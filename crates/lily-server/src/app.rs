@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lily_chat::{CompletionRequest, Script, ToolSpec};
+use lily_chat::{Bound, CompletionRequest, Script, ToolSpec};
 use lily_model::GenerationDefaults;
 use lily_model::sampling::Sampling;
 use lily_text::{PromptEncoder, Thinking};
@@ -11,6 +11,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::binding::Binder;
 use crate::body::BodyLimits;
 use crate::connection::Presence;
 use crate::error::ApiError;
@@ -25,6 +26,7 @@ use crate::worker::Worker;
 pub(crate) struct App {
     pub worker: Arc<Worker>,
     pub encoder: PromptEncoder,
+    pub binder: Arc<Binder>,
     /// One request is turned into ids at a time: a long one takes memory many times its size.
     pub encoding: Arc<Semaphore>,
     pub model_id: String,
@@ -59,6 +61,8 @@ pub(crate) struct Prepared {
     pub tools: Vec<ToolSpec>,
     /// Whether the reply ends with its first call.
     pub single_call: bool,
+    /// What the reply must look like.
+    pub format: Option<Bound>,
     pub common: Common,
     /// Fields that change nothing.
     pub ignored: Vec<String>,
@@ -107,8 +111,8 @@ impl App {
     /// Puts a request into the queue.
     pub fn start(&self, prepared: Prepared, presence: Presence) -> Result<Running, ApiError> {
         let now = Instant::now();
-        let Prepared { prompts, thinking, thinking_budget, tools, single_call, common, .. } =
-            prepared;
+        let Prepared { prompts, thinking, thinking_budget, tools, single_call, .. } = prepared;
+        let (common, format) = (prepared.common, prepared.format);
         let script = self.script.as_ref().map(|script| script.next());
         let (sender, updates) = unbounded_channel();
         let (mut jobs, mut choices) = (Vec::new(), Vec::new());
@@ -138,7 +142,7 @@ impl App {
                     tools: tools.clone(),
                     sampling,
                     logprobs: common.logprobs,
-                    constraint: None,
+                    format: format.clone(),
                 };
                 let updates = Listener::new(sender.clone(), choice);
                 jobs.push(Job { request, single_call, script: script.clone(), updates });

@@ -9,6 +9,7 @@ use lily_text::{ChatInput, Markers};
 use serde_json::{Value, json};
 
 use crate::app::{App, Prepared, PreparedPrompt};
+use crate::binding::Wish;
 use crate::body::read_body;
 use crate::connection::Presence;
 use crate::error::ApiError;
@@ -35,11 +36,12 @@ pub(crate) async fn chat(
     let app = shared.app()?;
     let mode = shared.mode(request.headers());
     let body = read_body(request, &app.body, &presence, shared.closing()).await?;
-    let prepared = app.encode(move |app| prepare(app, &body, mode)).await?;
+    let (mut prepared, wish) = app.encode(move |app| prepare(app, &body, mode)).await?;
+    prepared.format = app.binder.bind(wish).await?;
     respond(app, Kind::Chat, prepared, presence)
 }
 
-fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<Prepared, ApiError> {
+fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<(Prepared, Wish), ApiError> {
     let request =
         ChatRequest::parse(body, mode, &app.served(), app.encoder.template().variables())?;
     let ChatRequest { mut common, thinking, messages, tools, ignored } = request;
@@ -58,15 +60,18 @@ fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<Prepared, ApiError> {
     {
         common.sampling.logit_bias.insert(call, NEVER);
     }
-    Ok(Prepared {
+    let format = common.format.take();
+    let prepared = Prepared {
         prompts: vec![PreparedPrompt { ids: prompt.ids, echo: None }],
         thinking: prompt.thinking,
         thinking_budget: thinking.budget,
-        tools: tools.callable,
+        tools: tools.callable.clone(),
         single_call: !tools.parallel,
+        format: None,
         common,
         ignored,
-    })
+    };
+    Ok((prepared, Wish { format, tools }))
 }
 
 /// A request that is checked, as far as it can be without a tokenizer.
@@ -105,7 +110,6 @@ impl ChatRequest {
 
 /// Fields of the API that this server does not have yet.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.refuse("response_format", |value| *value == json!({ "type": "text" }))?;
     fields.refuse("modalities", |value| *value == json!(["text"]))?;
     fields.refuse("verbosity", |value| value == "medium")?;
     for field in ["audio", "prediction", "web_search_options"] {

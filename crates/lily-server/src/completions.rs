@@ -9,6 +9,7 @@ use lily_text::{Markers, Thinking};
 use serde_json::Value;
 
 use crate::app::{App, Prepared, PreparedPrompt};
+use crate::binding::Wish;
 use crate::body::read_body;
 use crate::connection::Presence;
 use crate::error::ApiError;
@@ -27,12 +28,13 @@ pub(crate) async fn completions(
     let app = shared.app()?;
     let mode = shared.mode(request.headers());
     let body = read_body(request, &app.body, &presence, shared.closing()).await?;
-    let prepared = app.encode(move |app| prepare(app, &body, mode)).await?;
+    let (mut prepared, wish) = app.encode(move |app| prepare(app, &body, mode)).await?;
+    prepared.format = app.binder.bind(wish).await?;
     respond(app, Kind::Text, prepared, presence)
 }
 
-fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<Prepared, ApiError> {
-    let TextRequest { common, prompts, echo, ignored } =
+fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<(Prepared, Wish), ApiError> {
+    let TextRequest { mut common, prompts, echo, ignored } =
         TextRequest::parse(body, mode, &app.served())?;
     let mut prepared = Vec::with_capacity(prompts.len());
     for prompt in prompts {
@@ -51,16 +53,19 @@ fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<Prepared, ApiError> {
         app.check_prompt(&ids, "prompt")?;
         prepared.push(PreparedPrompt { ids, echo: text.map(Into::into) });
     }
-    Ok(Prepared {
+    let wish = Wish { format: common.format.take(), ..Wish::default() };
+    let prepared = Prepared {
         prompts: prepared,
         // The text is handed out as it comes, tags and all.
         thinking: Thinking::Absent,
         thinking_budget: None,
         tools: Vec::new(),
         single_call: false,
+        format: None,
         common,
         ignored,
-    })
+    };
+    Ok((prepared, wish))
 }
 
 /// A request that is checked, as far as it can be without a tokenizer.

@@ -124,6 +124,15 @@ impl ApiError {
         Self::server(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
     }
 
+    /// A format takes too long, or those in front of it do.
+    pub fn format_timeout(limit: Duration) -> Self {
+        let message = format!(
+            "the format of the reply was not ready within {} s; ask for a simpler one, or again",
+            limit.as_secs()
+        );
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "format_timeout", message)
+    }
+
     /// The server is going away.
     pub fn shutting_down() -> Self {
         let message = "the server is shutting down; send the request again once it is back";
@@ -154,6 +163,9 @@ impl ApiError {
             )) => {
                 let message = cause.to_string();
                 Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+            }
+            ChatError::Engine(EngineError::Constraint(cause)) => {
+                Self::request(StatusCode::BAD_REQUEST, "format_failed", cause.to_string())
             }
             ChatError::Text(text) => Self::text("stop", text),
             _ => Self::internal(error.to_string()),

@@ -9,12 +9,14 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod binding;
 mod body;
 mod chat;
 mod completions;
 mod connection;
 mod error;
 mod fields;
+mod format;
 mod guard;
 mod json;
 mod logprobs;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, json_response};
+use crate::format::KINDS;
 use crate::shared::Shared;
 
 /// The list of models.
@@ -67,6 +68,8 @@ fn description(app: &App) -> Value {
             "field": "reasoning_content",
             "preserve": knows("preserve_thinking"),
         },
-        "structured_output": false,
+        "tool_choice": ["auto", "none", "required", "function"],
+        "structured_output": true,
+        "formats": KINDS,
     })
 }

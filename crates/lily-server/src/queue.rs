@@ -162,7 +162,7 @@ mod tests {
             tools: Vec::new(),
             sampling: Sampling::greedy(),
             logprobs: None,
-            constraint: None,
+            format: None,
         };
         let updates = Listener::new(updates, 0);
         (vec![Job { request, single_call: false, script: None, updates }], receiver)

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::{Fields, brief, whole, wrong_type};
+use crate::format::Asked;
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
@@ -41,6 +42,8 @@ pub(crate) struct Common {
     pub sampling: Sampling,
     /// Log probabilities of each token, and of so many of the most likely ones.
     pub logprobs: Option<usize>,
+    /// What the answer looks like.
+    pub format: Option<Asked>,
 }
 
 /// Most tokens whose probabilities are told at one place.
@@ -60,6 +63,7 @@ impl Common {
             stop: stops(fields)?,
             sampling: sampling(fields, served)?,
             logprobs: None,
+            format: Asked::take(fields)?,
         })
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::Model;
 use crate::app::App;
+use crate::binding::Binder;
 use crate::body::BodyLimits;
 use crate::error::ApiError;
 use crate::fields::Mode;
@@ -100,7 +101,9 @@ impl Shared {
         let (context, vocab) = (model.generator.context(), model.generator.vocab());
         let tokenizer = model.encoder.tokenizer().clone();
         let (script, sessions) = (model.generator.script(), model.generator.sessions());
+        let binder = Binder::new(tokenizer.clone(), model.stop_ids.clone());
         let app = App {
+            binder,
             worker: Worker::start(
                 model.generator,
                 tokenizer,

@@ -6,7 +6,7 @@ use lily_chat::ToolSpec;
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::fields::{Fields, brief, wrong_type};
+use crate::fields::{Fields, Mode, brief, wrong_type};
 
 /// Most tools of a request.
 const MAX_TOOLS: usize = 1024;
@@ -20,10 +20,25 @@ pub(crate) struct Tools {
     pub shown: Option<Vec<Value>>,
     /// What a reply may call. Empty if nothing may be called.
     pub callable: Vec<ToolSpec>,
+    /// Which of those are strict.
+    pub strict: Vec<bool>,
+    /// Place of the first callable tool among all of them; the others follow it.
+    pub first: usize,
     /// Whether a call may not be made although tools are shown.
     pub forbidden: bool,
+    /// Whether a reply consists of calls.
+    pub required: bool,
     /// Whether a reply may hold several calls.
     pub parallel: bool,
+}
+
+/// What `tool_choice` says.
+enum Choice {
+    Auto,
+    None,
+    Required,
+    /// One tool, and the field that names it.
+    Named(String, &'static str),
 }
 
 impl Tools {
@@ -39,48 +54,106 @@ impl Tools {
             Some(Value::Array(tools)) => Some(tools),
             Some(other) => return Err(wrong_type("tools", "an array of tools", &other)),
         };
-        let specs = match &shown {
-            None => Vec::new(),
-            Some(tools) => specs(fields, tools)?,
+        let (callable, strict) = match &shown {
+            None => Default::default(),
+            Some(tools) => specs(tools)?,
         };
-        let forbidden = choice(fields, shown.is_some())?;
-        let callable = if forbidden { Vec::new() } else { specs };
-        Ok(Self { shown, callable, forbidden, parallel })
+        let all = Self { shown, callable, strict, parallel, ..Self::default() };
+        all.chosen(choice(fields)?)
+    }
+
+    /// What is left to call. Tools stay in the prompt all the same, so that its beginning does not
+    /// change from request to request.
+    fn chosen(self, choice: Choice) -> Result<Self, ApiError> {
+        match choice {
+            Choice::Auto => Ok(self),
+            Choice::None => {
+                let forbidden = self.shown.is_some();
+                Ok(Self { forbidden, callable: Vec::new(), strict: Vec::new(), ..self })
+            }
+            Choice::Required if self.callable.is_empty() => {
+                let message = "`tool_choice` = \"required\" needs `tools`; give one at least";
+                Err(ApiError::field("tool_choice", message))
+            }
+            Choice::Required => Ok(Self { required: true, ..self }),
+            Choice::Named(name, field) => {
+                match self.callable.iter().position(|tool| tool.name == name) {
+                    Some(first) => Ok(Self {
+                        required: true,
+                        callable: vec![self.callable[first].clone()],
+                        strict: vec![self.strict[first]],
+                        first,
+                        ..self
+                    }),
+                    None => {
+                        let name = brief(&name);
+                        let message = format!("`{field}` = `{name}` is the name of no tool");
+                        Err(ApiError::field(field, message))
+                    }
+                }
+            }
+        }
     }
 }
 
-/// Whether calls are forbidden. Tools stay in the prompt all the same, so that its beginning does
-/// not change from request to request.
-fn choice(fields: &mut Fields, has_tools: bool) -> Result<bool, ApiError> {
-    let Some(choice) = fields.take("tool_choice") else { return Ok(false) };
-    let message = match &choice {
-        Value::String(choice) if choice == "auto" => return Ok(false),
-        Value::String(choice) if choice == "none" => return Ok(has_tools),
-        Value::String(choice) if choice == "required" => {
-            "`tool_choice` = \"required\" is not supported by this server; use auto or none".into()
-        }
-        Value::String(choice) => {
-            format!("`tool_choice` is `{}`, but should be auto or none", brief(choice))
-        }
-        Value::Object(_) => "`tool_choice` with a named tool is not supported by this server; use \
-                             auto or none"
-            .into(),
-        other => return Err(wrong_type("tool_choice", "a string or an object", other)),
-    };
-    Err(ApiError::field("tool_choice", message))
+fn choice(fields: &mut Fields) -> Result<Choice, ApiError> {
+    let names = "auto, none, required or {\"type\": \"function\", \"function\": {\"name\": …}}";
+    match fields.take("tool_choice") {
+        None => Ok(Choice::Auto),
+        Some(Value::String(choice)) => match choice.as_str() {
+            "auto" => Ok(Choice::Auto),
+            "none" => Ok(Choice::None),
+            "required" => Ok(Choice::Required),
+            other => {
+                let message = format!("`tool_choice` is `{}`, but should be {names}", brief(other));
+                Err(ApiError::field("tool_choice", message))
+            }
+        },
+        Some(choice @ Value::Object(_)) => named(choice, fields.mode()),
+        Some(other) => Err(wrong_type("tool_choice", names, &other)),
+    }
 }
 
-fn specs(fields: &mut Fields, tools: &[Value]) -> Result<Vec<ToolSpec>, ApiError> {
+/// A choice that names a tool; in the newer API the name is not nested.
+fn named(choice: Value, mode: Mode) -> Result<Choice, ApiError> {
+    let mut choice = Fields::nested(choice, "tool_choice", mode)?;
+    match choice.text("type")?.as_deref() {
+        Some("function") => {}
+        Some(other) => {
+            let message =
+                format!("`tool_choice.type` is `{}`, but only function is supported", brief(other));
+            return Err(ApiError::field("tool_choice.type", message));
+        }
+        None => {
+            let message = "`tool_choice.type` is missing; give function";
+            return Err(ApiError::field("tool_choice.type", message));
+        }
+    }
+    let nested = choice.object("function", |function| function.text("name"))?.flatten();
+    let flat = choice.text("name")?;
+    choice.finish()?;
+    match (nested, flat) {
+        (Some(name), _) => Ok(Choice::Named(name, "tool_choice.function.name")),
+        (None, Some(name)) => Ok(Choice::Named(name, "tool_choice.name")),
+        (None, None) => {
+            let message = "`tool_choice.function.name` is missing; give the name of a tool";
+            Err(ApiError::field("tool_choice.function.name", message))
+        }
+    }
+}
+
+/// The tools, and which of them are strict.
+fn specs(tools: &[Value]) -> Result<(Vec<ToolSpec>, Vec<bool>), ApiError> {
     if tools.len() > MAX_TOOLS {
         let found = tools.len();
         let message = format!("`tools` has {found} tools, but at most {MAX_TOOLS} are supported");
         return Err(ApiError::field("tools", message));
     }
     let mut names = HashSet::new();
-    let mut specs = Vec::with_capacity(tools.len());
+    let (mut specs, mut strict) = (Vec::with_capacity(tools.len()), Vec::new());
     for (index, tool) in tools.iter().enumerate() {
         let path = format!("tools[{index}]");
-        let spec = spec(fields, tool, &path)?;
+        let (spec, is_strict) = spec(tool, &path)?;
         if !names.insert(spec.name.clone()) {
             let name = format!("{path}.function.name");
             let message =
@@ -88,11 +161,12 @@ fn specs(fields: &mut Fields, tools: &[Value]) -> Result<Vec<ToolSpec>, ApiError
             return Err(ApiError::field(name, message));
         }
         specs.push(spec);
+        strict.push(is_strict);
     }
-    Ok(specs)
+    Ok((specs, strict))
 }
 
-fn spec(fields: &mut Fields, tool: &Value, path: &str) -> Result<ToolSpec, ApiError> {
+fn spec(tool: &Value, path: &str) -> Result<(ToolSpec, bool), ApiError> {
     if !tool.is_object() {
         return Err(wrong_type(path, "an object", tool));
     }
@@ -132,18 +206,17 @@ fn spec(fields: &mut Fields, tool: &Value, path: &str) -> Result<ToolSpec, ApiEr
     if let Some(other) = field("description").filter(|value| !value.is_string()) {
         return Err(wrong_type(&format!("{path}.description"), "a string", other));
     }
-    match field("strict") {
-        // Calls are typed by their schema, but nothing makes the model keep to it.
-        Some(Value::Bool(true)) => fields.list([format!("{path}.strict")]),
-        None | Some(Value::Bool(false)) => {}
+    let strict = match field("strict") {
+        None => false,
+        Some(Value::Bool(strict)) => *strict,
         Some(other) => return Err(wrong_type(&format!("{path}.strict"), "true or false", other)),
-    }
+    };
     let parameters = match field("parameters") {
         None => Value::Null,
         Some(schema @ Value::Object(_)) => schema.clone(),
         Some(other) => return Err(wrong_type(&format!("{path}.parameters"), "an object", other)),
     };
-    Ok(ToolSpec::new(name, parameters))
+    Ok((ToolSpec::new(name, parameters), strict))
 }
 
 /// Whether a call can name it: `<function=NAME>`.
@@ -178,8 +251,8 @@ mod tests {
         let specs =
             [ToolSpec::new("a", json!({ "type": "object" })), ToolSpec::new("b", Value::Null)];
         assert_eq!(auto.callable, specs);
-        assert!(auto.parallel && !auto.forbidden);
-        assert_eq!(ignored, ["tools[0].function.strict"]);
+        assert!(auto.parallel && !auto.forbidden && !auto.required);
+        assert_eq!((auto.strict, ignored), (vec![true, false], Vec::new()));
         let mut none = body;
         none["tool_choice"] = json!("none");
         none["parallel_tool_calls"] = json!(false);
@@ -187,6 +260,22 @@ mod tests {
         assert!(none.forbidden && none.callable.is_empty() && !none.parallel);
         assert_eq!(none.shown.unwrap().len(), 2);
         assert!(tools(json!({ "tools": [], "tool_choice": "none" })).unwrap().0.shown.is_none());
+    }
+
+    #[test]
+    fn r62_a_choice_may_require_calls_and_name_a_tool_in_two_forms() {
+        let with = |choice: Value| json!({ "tools": [tool("a"), tool("b"), tool("c")], "tool_choice": choice });
+        let (any, _) = tools(with(json!("required"))).unwrap();
+        assert!(any.required && any.callable.len() == 3);
+        for choice in [
+            json!({ "type": "function", "function": { "name": "b" } }),
+            json!({ "type": "function", "name": "b" }),
+        ] {
+            let (one, _) = tools(with(choice)).unwrap();
+            assert!(one.required && one.first == 1);
+            assert_eq!(one.callable, [ToolSpec::new("b", Value::Null)]);
+            assert_eq!(one.shown.unwrap().len(), 3, "the prompt does not change");
+        }
     }
 
     #[test]
@@ -208,8 +297,18 @@ mod tests {
             (function(json!({ "name": "a", "description": 1 })), "tools[0].function.description"),
             (function(json!({ "name": "a", "strict": 1 })), "tools[0].function.strict"),
             (json!({ "tools": [tool("a"), tool("a")] }), "tools[1].function.name"),
-            (json!({ "tools": [tool("a")], "tool_choice": "required" }), "tool_choice"),
-            (json!({ "tools": [tool("a")], "tool_choice": tool("a") }), "tool_choice"),
+            (json!({ "tool_choice": "required" }), "tool_choice"),
+            (json!({ "tools": [], "tool_choice": "required" }), "tool_choice"),
+            (
+                json!({ "tools": [tool("a")], "tool_choice": tool("b") }),
+                "tool_choice.function.name",
+            ),
+            (json!({ "tool_choice": tool("a") }), "tool_choice.function.name"),
+            (json!({ "tool_choice": { "type": "function", "name": "a" } }), "tool_choice.name"),
+            (json!({ "tool_choice": { "type": "function" } }), "tool_choice.function.name"),
+            (json!({ "tool_choice": { "type": "allowed_tools" } }), "tool_choice.type"),
+            (json!({ "tool_choice": { "name": "a" } }), "tool_choice.type"),
+            (json!({ "tool_choice": { "type": "function", "x": 1 } }), "tool_choice.x"),
             (json!({ "tool_choice": "any" }), "tool_choice"),
             (json!({ "tool_choice": 1 }), "tool_choice"),
             (json!({ "parallel_tool_calls": 1 }), "parallel_tool_calls"),

@@ -21,6 +21,9 @@ use crate::update::Update;
 /// Tokens of a turn for every step that the engine runs ahead: each turn begins without any.
 const TURN_PER_STEP_AHEAD: usize = 4;
 
+/// Grammars of replies nest.
+const STACK: usize = 16 << 20;
+
 /// What the thread shares with the connections.
 pub(crate) struct Worker {
     pub queue: Queue,
@@ -47,6 +50,7 @@ impl Worker {
         let shared = Arc::clone(&worker);
         thread::Builder::new()
             .name("lily-engine".into())
+            .stack_size(STACK)
             .spawn(move || Floor::new(&shared, generator, &tokenizer, pause).work())?;
         Ok(worker)
     }

@@ -44,7 +44,7 @@ fn r76_a_client_that_closes_its_side_gets_its_answer() {
     let address = server.address;
     let waiting = std::thread::spawn(move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        let body = ask(json!({ "max_tokens": 2 })).to_string();
+        let body = endless(json!({ "max_tokens": 2 })).to_string();
         let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
         write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -131,7 +131,7 @@ fn lenient_requests_have_their_unsupported_fields_listed() {
     let server = serve_script(&[&["</think>yes"]], Settings::default());
     let body = ask(json!({
         "audio": { "voice": "x" }, "no_such_field": 1, "stream_options": null,
-        "response_format": { "type": "json_object" },
+        "prediction": {},
         "messages": [{ "role": "user", "content": "q", "cache": true }],
     }))
     .to_string();
@@ -140,7 +140,7 @@ fn lenient_requests_have_their_unsupported_fields_listed() {
     let reply = send(&server, "Prefer: respond-async, handling=lenient");
     assert_eq!(reply.status, 200, "{}", reply.body);
     let listed: Vec<&str> = reply.header("x-lily-ignored").unwrap().split(", ").collect();
-    for field in ["response_format", "audio", "no_such_field", "messages[0].cache"] {
+    for field in ["prediction", "audio", "no_such_field", "messages[0].cache"] {
         assert!(listed.contains(&field), "{listed:?}");
     }
     assert_eq!(listed.len(), 4);

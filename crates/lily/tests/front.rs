@@ -428,3 +428,28 @@ fn a_signal_while_the_built_in_model_is_made_leaves_no_folder() {
         }
     }
 }
+
+#[test]
+fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("schema.json");
+    let path = file.to_str().unwrap();
+    let schema = r#"{"type": "object", "required": ["n"], "additionalProperties": false,
+        "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}}}"#;
+    std::fs::write(&file, schema).unwrap();
+    for more in [["--temperature", "1"], ["--max-tokens", "300"]] {
+        let mut args = vec!["run", "-m", model(), "Hello", "--no-think", "--json"];
+        args.extend(["--json-schema", path]);
+        args.extend(more);
+        let answer: Value = serde_json::from_str(json(&args)["text"].as_str().unwrap()).unwrap();
+        assert!((10..=99).contains(&answer["n"].as_i64().unwrap()), "{answer}");
+    }
+    for (text, words) in
+        [(r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"), ("{", "is no JSON")]
+    {
+        std::fs::write(&file, text).unwrap();
+        let output = lily(&["run", "-m", model(), "Hello", "--json-schema", path]);
+        assert!(!output.status.success());
+        assert!(err(&output).contains(words), "{}", err(&output));
+    }
+}

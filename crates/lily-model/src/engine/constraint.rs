@@ -31,9 +31,21 @@ impl TokenMask {
         }
     }
 
+    /// Forbids an id.
+    pub fn forbid(&mut self, id: u32) {
+        if let Some(word) = self.words.get_mut(id as usize / 32) {
+            *word &= !(1 << (id % 32));
+        }
+    }
+
     /// Whether an id may be chosen.
     pub fn allows(&self, id: u32) -> bool {
         self.words.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+    }
+
+    /// Allows every id.
+    pub fn fill(&mut self) {
+        self.words.fill(u32::MAX);
     }
 
     pub(crate) fn clear(&mut self) {

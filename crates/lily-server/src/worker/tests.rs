@@ -56,7 +56,7 @@ fn ask(worker: &Worker, prompt: usize, max_tokens: usize) -> Heard {
         tools: Vec::new(),
         sampling,
         logprobs: None,
-        constraint: None,
+        format: None,
     };
     let updates = Listener::new(sender, 0);
     worker.queue.push(vec![Job { request, single_call: false, script: None, updates }]).unwrap();

@@ -53,6 +53,9 @@ pub struct RunArgs {
     /// Go on after the model's stop tokens.
     #[arg(long)]
     pub ignore_stop: bool,
+    /// Let the answer be JSON that fits the schema in this file.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ignore_stop", "tokens"])]
+    pub json_schema: Option<PathBuf>,
     /// What is said before, how it is shown and where it ends.
     #[command(flatten)]
     pub answer: AnswerArgs,

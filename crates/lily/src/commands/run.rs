@@ -1,10 +1,14 @@
 //! `lily run`: one answer.
 
+use std::fs;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use lily_chat::{CompletionRequest, Turn, complete};
+use anyhow::{Context, Result, anyhow, bail};
+use lily_chat::{
+    Bound, CallRule, CompletionRequest, Format, FormatError, Formats, Rules, Turn, complete,
+};
 use lily_model::engine::CONTEXTS;
 use lily_model::sampling::Sampling;
 use lily_text::{
@@ -24,6 +28,7 @@ const LONG_ANSWER: usize = 1024;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
+    let format = args.json_schema.as_deref().map(schema).transpose()?;
     let held = Source::find(&args.model)?;
     let Some((tokenizer, prompt)) = prompt(args, &held.source)? else {
         return run_ids::run(args, held);
@@ -36,6 +41,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut loaded = held.load(&args.model, context, false)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
+    let format = match &format {
+        Some(format) => bound(format, &tokenizer, &loaded.stop_ids)?,
+        None => None,
+    };
     let request = CompletionRequest {
         thinking: prompt.thinking,
         prompt: prompt.ids,
@@ -46,7 +55,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         sampling,
         thinking_budget: None,
         logprobs: None,
-        constraint: None,
+        format,
     };
     let mut screen = Screen::new(args.answer.hide_thinking);
     let mut stream = Stream::new(&mut screen, prompt_tokens, args.answer.json);
@@ -62,6 +71,31 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         screen.note(&summary(outcome.finish, &outcome.timings, load_time));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The schema in a file.
+fn schema(file: &Path) -> Result<Format> {
+    let name = file.display();
+    let text = fs::read(file).with_context(|| format!("the schema {name} cannot be read"))?;
+    let schema = serde_json::from_slice(&text);
+    Ok(Format::JsonSchema(schema.with_context(|| format!("{name} is no JSON"))?))
+}
+
+/// What keeps the answer to a format.
+fn bound(format: &Format, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Option<Bound>> {
+    let rules = Rules {
+        format: Some(format),
+        tools: &[],
+        strict: &[],
+        calls: CallRule::Auto,
+        parallel: false,
+    };
+    Formats::new(tokenizer, stop_ids)?.bind(&rules).map_err(|error| match &error {
+        FormatError::Refused { place, .. } if !place.is_empty() => {
+            anyhow!("the schema cannot be kept at {place}: {error}")
+        }
+        error => anyhow!("the schema cannot be kept: {error}"),
+    })
 }
 
 /// Positions for a prompt and its answer, unless the command line says how many.

@@ -1,0 +1,314 @@
+//! What a reply must look like: JSON of a schema, a regular expression, a grammar, or calls of tools.
+//!
+//! [`Formats`] knows a tokenizer and turns a [`Rules`] into a [`Bound`], which tells the engine token
+//! by token what may come next.
+
+mod bound;
+mod calls;
+mod parameters;
+mod pattern;
+mod place;
+mod tags;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+
+use std::sync::Arc;
+
+use lily_text::Tokenizer;
+use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+pub use bound::Bound;
+use bound::Text;
+use calls::Calls;
+use vocabulary::Vocabulary;
+
+use crate::parser::ToolSpec;
+
+/// Largest schema, or list of texts, in bytes.
+const LONGEST: usize = 256 << 10;
+/// Longest grammar or expression, in bytes: some take time by the square of their length.
+const LONGEST_GRAMMAR: usize = 16 << 10;
+/// Work for the lexer of a format: about a tenth of a second.
+const FUEL: u64 = 400_000;
+/// Largest `multipleOf`: a number is divided digit by digit, and each remainder is a state.
+const LARGEST_STEP: f64 = 10_000.0;
+/// Tools that are looked at for the one at fault.
+const SUSPECTS: usize = 64;
+/// Deepest nesting of brackets in a grammar or an expression.
+const DEEPEST: usize = 200;
+/// White space between the parts of a JSON text: enough for any indentation, and no place where a
+/// model can go on for ever.
+const WHITE_SPACE: &str = r"[ \t]{1,64}|\r?\n[ \t]{0,64}";
+
+/// Tokens that end no value of a call, whatever stands in front of them: they are allowed or not as a
+/// whole, which spares a walk over all of them at each new line of a value.
+const OUTSIDE_TAGS: &str = "[^<]+";
+
+/// What a text must look like.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Format {
+    /// A JSON object.
+    JsonObject,
+    /// JSON that fits a schema.
+    JsonSchema(Value),
+    /// All of it matches an expression, in the syntax of Rust's `regex`.
+    Regex(String),
+    /// A grammar in llguidance's form of Lark.
+    Grammar(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// Whether a reply calls tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallRule {
+    /// The model decides. If one of the tools is strict, calls are bound once they begin.
+    Auto,
+    /// The reply consists of calls, one at least.
+    Required,
+}
+
+/// Everything that binds a reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// What the answer looks like; free without it.
+    pub format: Option<&'a Format>,
+    /// What may be called; with [`CallRule::Required`] at least one tool.
+    pub tools: &'a [ToolSpec],
+    /// Which of the tools are strict: their calls are bound also where the model decides to make
+    /// them, and a schema that cannot be kept in all its parts is refused. The others may be left out.
+    pub strict: &'a [bool],
+    /// Whether there must be calls.
+    pub calls: CallRule,
+    /// Whether there may be several.
+    pub parallel: bool,
+}
+
+/// Why a format cannot be kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The format has no meaning or is beyond all bounds.
+    #[error("{reason}")]
+    Refused {
+        /// Where in the schema, such as `.properties.a`; empty for all of it.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A call of a tool cannot be bound.
+    #[error("{reason}")]
+    Tool {
+        /// Which of the tools.
+        tool: usize,
+        /// The parameter; empty for all of it.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The model's vocabulary allows no formats.
+    #[error("no format can be kept: {0}")]
+    Unavailable(String),
+}
+
+/// Makes formats for one model.
+pub struct Formats {
+    vocabulary: Arc<Vocabulary>,
+    factory: ParserFactory,
+}
+
+impl Formats {
+    /// Formats in the vocabulary of a tokenizer, for texts that end with one of `stop_ids`. Takes
+    /// about a second for a published vocabulary.
+    ///
+    /// # Errors
+    /// There is no token that ends a text, or the vocabulary is too large.
+    pub fn new(tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Self, FormatError> {
+        let vocabulary = Arc::new(Vocabulary::new(tokenizer, stop_ids)?);
+        let mut slices = SlicedBiasComputer::general_slices();
+        slices.push(OUTSIDE_TAGS.into());
+        let factory = ParserFactory::new(
+            &vocabulary::env(&vocabulary),
+            InferenceCapabilities::default(),
+            &slices,
+        );
+        let mut factory = factory.map_err(|error| FormatError::Unavailable(error.to_string()))?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        (limits.verbose_errors, limits.initial_lexer_fuel) = (false, FUEL);
+        Ok(Self { vocabulary, factory })
+    }
+
+    /// What keeps a reply to its rules; `None` if they leave it free.
+    ///
+    /// # Errors
+    /// A format has no meaning, is not supported or is too large; a tool cannot be called.
+    pub fn bind(&self, rules: &Rules<'_>) -> Result<Option<Bound>, FormatError> {
+        let calls = |calls| self.calls(rules, calls);
+        let bound = |text, calls| Some(Bound::new(Arc::clone(&self.vocabulary), text, calls));
+        if rules.calls == CallRule::Required {
+            let calls = calls(if rules.parallel { Calls::Several } else { Calls::One })?;
+            return Ok(bound(Text::Bound(Box::new(calls)), None));
+        }
+        // A call without a token of its own cannot be seen before it is there.
+        let may_call = !rules.tools.is_empty() && self.vocabulary.call.is_some();
+        if let Some(format) = rules.format {
+            let behind = if rules.parallel { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
+            let calls = may_call.then(|| calls(behind)).transpose()?;
+            return Ok(bound(Text::Bound(Box::new(self.format(format)?)), calls));
+        }
+        if !may_call || !rules.strict.contains(&true) {
+            return Ok(None);
+        }
+        Ok(bound(Text::Free { at_line_start: true }, Some(calls(Calls::OneBehindTag)?)))
+    }
+
+    fn calls(&self, rules: &Rules<'_>, calls: Calls) -> Result<Matcher, FormatError> {
+        let strict = |tool: usize| rules.strict.get(tool).copied().unwrap_or(false);
+        let compile = |tools: &[(&ToolSpec, bool)]| {
+            let grammar = calls::grammar(tools, calls, &self.vocabulary)?;
+            self.compile(GrammarWithLexer::from_lark(grammar)).map_err(refused)
+        };
+        let tools: Vec<(&ToolSpec, bool)> =
+            rules.tools.iter().enumerate().map(|(i, tool)| (tool, strict(i))).collect();
+        compile(&tools).map_err(|error| {
+            // Which of them is it?
+            let one = |tool| compile(&[tool]).err();
+            let tools = tools.into_iter().enumerate().take(SUSPECTS);
+            let found = tools.map(|(i, tool)| (i, one(tool))).find_map(|(i, e)| Some((i, e?)));
+            match found {
+                Some((tool, FormatError::Refused { place, reason })) => {
+                    FormatError::Tool { tool, place, reason }
+                }
+                Some((tool, FormatError::Tool { place, reason, .. })) => {
+                    FormatError::Tool { tool, place, reason }
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn format(&self, format: &Format) -> Result<Matcher, FormatError> {
+        let (size, most) = match format {
+            Format::JsonObject => (0, LONGEST),
+            Format::JsonSchema(schema) => (schema.to_string().len(), LONGEST),
+            Format::Regex(text) | Format::Grammar(text) => (text.len(), LONGEST_GRAMMAR),
+            Format::Choice(texts) => (texts.iter().map(String::len).sum(), LONGEST),
+        };
+        if size > most {
+            let reason = format!("it has {size} bytes, but at most {most} are supported");
+            return Err(refused(reason));
+        }
+        let grammar = match format {
+            Format::JsonObject => json_grammar(json!({ "type": "object" })),
+            Format::JsonSchema(schema) => json_grammar(schema.clone()),
+            Format::Regex(text) => {
+                check_nesting(text)?;
+                GrammarWithLexer::from_regex(text)
+            }
+            Format::Grammar(text) => {
+                check_nesting(text)?;
+                GrammarWithLexer::from_lark(text.clone())
+            }
+            Format::Choice(texts) => {
+                let texts: Vec<String> = texts.iter().map(|text| calls::literal(text)).collect();
+                GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
+            }
+        };
+        self.compile(grammar).map_err(|reason| match format {
+            Format::JsonSchema(schema) => {
+                let place = place::fault(schema, |part| {
+                    let compiled = self.compile(json_grammar(part.clone()));
+                    compiled.is_err()
+                });
+                FormatError::Refused { place, reason }
+            }
+            _ => refused(reason),
+        })
+    }
+
+    fn compile(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
+        if let Some(schema) = &grammar.json_schema {
+            check_steps(schema)?;
+        }
+        let parser = self.factory.create_parser(TopLevelGrammar::from_grammar(grammar));
+        let mut matcher = Matcher::new(Ok(parser.map_err(|error| reason(&error.to_string()))?));
+        // A format that nothing fits is found here and not in the middle of a reply.
+        match matcher.compute_mask() {
+            Ok(_) => Ok(matcher),
+            Err(_) if matcher.stop_reason() == StopReason::NoExtensionBias => {
+                Err("no text fits it".into())
+            }
+            Err(error) => Err(reason(&error.to_string())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Formats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Formats").field("vocabulary", &self.vocabulary).finish_non_exhaustive()
+    }
+}
+
+fn json_grammar(mut schema: Value) -> GrammarWithLexer {
+    if !schema.is_object() {
+        schema = json!({ "allOf": [schema] });
+    }
+    schema["x-guidance"] = json!({ "whitespace_pattern": WHITE_SPACE });
+    GrammarWithLexer::from_json_schema(schema)
+}
+
+fn refused(reason: impl Into<String>) -> FormatError {
+    FormatError::Refused { place: String::new(), reason: reason.into() }
+}
+
+/// The library's words without its traces.
+fn reason(text: &str) -> String {
+    let end = ["\n<", "<non-verbose/>", "<backtrace>"].iter().filter_map(|mark| text.find(mark));
+    let text = &text[..end.min().unwrap_or(text.len())];
+    if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
+        return "it is too complex".into();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Refuses a schema with steps that make too many states.
+fn check_steps(schema: &Value) -> Result<(), String> {
+    match schema {
+        Value::Object(members) => {
+            let step = members.get("multipleOf").and_then(Value::as_f64);
+            if step.is_some_and(|step| step > LARGEST_STEP) {
+                return Err(format!("`multipleOf` is supported up to {LARGEST_STEP}"));
+            }
+            members.values().try_for_each(check_steps)
+        }
+        Value::Array(items) => items.iter().try_for_each(check_steps),
+        _ => Ok(()),
+    }
+}
+
+/// Brackets are read by recursion.
+fn check_nesting(text: &str) -> Result<(), FormatError> {
+    let (mut depth, mut deepest) = (0i64, 0i64);
+    let mut repeated = 0;
+    for c in text.chars() {
+        depth += match c {
+            '(' | '[' | '{' => 1,
+            ')' | ']' | '}' => -1,
+            _ => 0,
+        };
+        deepest = deepest.max(depth);
+        repeated = if c == '~' { repeated + 1 } else { 0 };
+        deepest = deepest.max(repeated);
+    }
+    if deepest > DEEPEST as i64 {
+        return Err(refused(format!(
+            "it is nested {deepest} deep, but at most {DEEPEST} is supported"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The grammar of tool calls, in the form in which the template shows them to the model.
+//!
+//! ```text
+//! <tool_call>
+//! <function=NAME>
+//! <parameter=KEY>
+//! VALUE
+//! </parameter>
+//! </function>
+//! </tool_call>
+//! ```
+//!
+//! Parameters come in the order of the schema, those that are not required may be left out. A
+//! string is free text up to the first `</parameter>`; other values are JSON, printed as templates
+//! print it.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::FormatError;
+use super::parameters::{Parameter, Parameters, ValueRule};
+use super::tags;
+use super::vocabulary::{CALL, Vocabulary};
+use crate::parser::ToolSpec;
+
+const CALL_END: &str = "</tool_call>";
+/// Longest name in a tag that a parser takes for one, in bytes.
+const LONGEST_NAME: usize = 128;
+/// Longest name of a parameter that the model thinks of, in characters of at most four bytes.
+const LONGEST_KEY: usize = LONGEST_NAME / 4;
+/// Most parameters of a tool whose schema names none.
+const MOST_FREE: usize = 64;
+
+/// How calls may stand in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// One, from its tag on.
+    One,
+    /// One or more, from the tag of the first on.
+    Several,
+    /// One, from behind its tag on.
+    OneBehindTag,
+    /// One or more, from behind the tag of the first on.
+    SeveralBehindTag,
+}
+
+/// The text of a grammar for calls of tools, one at least, each with whether it is strict.
+pub(crate) fn grammar(
+    tools: &[(&ToolSpec, bool)],
+    calls: Calls,
+    vocabulary: &Vocabulary,
+) -> Result<String, FormatError> {
+    let tag = |tag: &str| match vocabulary.tokenizer.id_of(tag) {
+        Some(_) => tag.to_owned(),
+        None => literal(tag),
+    };
+    let (open, close) = (tag(CALL), tag(CALL_END));
+    let start = match calls {
+        Calls::One => format!("{open} rest"),
+        Calls::Several => format!("{open} rest (\"\\n\" {open} rest)*"),
+        Calls::OneBehindTag => "rest".into(),
+        Calls::SeveralBehindTag => format!("rest (\"\\n\" {open} rest)*"),
+    };
+    let names: Vec<String> = (0..tools.len()).map(|index| format!("f{index}")).collect();
+    let mut text =
+        format!("start: {start}\nrest: \"\\n\" ({}) \"\\n\" {close}\n", names.join(" | "));
+    let mut writer = Writer { text: &mut text, has_text: false, strict: false };
+    for (index, &(tool, strict)) in tools.iter().enumerate() {
+        writer.strict = strict;
+        writer.function(index, tool)?;
+    }
+    Ok(text)
+}
+
+struct Writer<'a> {
+    text: &'a mut String,
+    /// Whether the terminal of free text is there.
+    has_text: bool,
+    /// Whether the tool at hand is.
+    strict: bool,
+}
+
+impl Writer<'_> {
+    fn function(&mut self, index: usize, tool: &ToolSpec) -> Result<(), FormatError> {
+        let refuse = |place: &str, reason: &str| {
+            Err(FormatError::Tool { tool: index, place: place.into(), reason: reason.into() })
+        };
+        if !is_name(&tool.name) {
+            return refuse("", "its name is too long for a call that is forced");
+        }
+        let parameters = Parameters::of(&tool.parameters);
+        let mut body = String::new();
+        let mut rules = String::new();
+        match &parameters {
+            Parameters::Free(rule) => {
+                self.value(&mut rules, &format!("v{index}"), rule);
+                let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
+                let _ = write!(body, " (\"{key}\" v{index}){{0,{MOST_FREE}}}");
+            }
+            Parameters::Named(named) => {
+                for (place, Parameter { key, required, rule }) in named.iter().enumerate() {
+                    if !is_name(key) {
+                        if *required {
+                            return refuse(key, "its name cannot be written in a call");
+                        }
+                        continue;
+                    }
+                    let name = format!("p{index}x{place}");
+                    let option = if *required { "" } else { "?" };
+                    let _ = write!(body, " {name}{option}");
+                    let head = literal(&format!("<parameter={key}>\n"));
+                    let _ = writeln!(rules, "{name}: {head} v{index}x{place}");
+                    self.value(&mut rules, &format!("v{index}x{place}"), rule);
+                }
+            }
+        }
+        let head = literal(&format!("<function={}>\n", tool.name));
+        let _ = writeln!(self.text, "f{index}: {head}{body} \"</function>\"");
+        self.text.push_str(&rules);
+        Ok(())
+    }
+
+    /// A rule for a value, up to the line feed behind its closing tag.
+    fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
+        const CLOSE: &str = "\"\\n</parameter>\\n\"";
+        let _ = match rule {
+            ValueRule::Text(pattern) => {
+                if !std::mem::replace(&mut self.has_text, true) {
+                    let _ = writeln!(rules, "TEXT: {}", up_to_close());
+                }
+                match pattern {
+                    None => writeln!(rules, "{name}: TEXT \"\\n\""),
+                    Some(pattern) => {
+                        let terminal = format!("T{}", name.to_ascii_uppercase());
+                        let _ = writeln!(rules, "{terminal}: /{pattern}\\n<\\/parameter>/ & TEXT");
+                        writeln!(rules, "{name}: {terminal} \"\\n\"")
+                    }
+                }
+            }
+            ValueRule::Listed(values) => {
+                let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
+                writeln!(rules, "{name}: ({}) {CLOSE}", values.join(" | "))
+            }
+            ValueRule::Json(schema) => {
+                writeln!(
+                    rules,
+                    "{name}j: %json {}\n{name}: {name}j {CLOSE}",
+                    as_printed(schema, !self.strict)
+                )
+            }
+        };
+    }
+}
+
+/// Text with its closing tag. Inside, there is no tag that a parser may take for the end of a value, or
+/// for a call. The line feed in front of the tag counts as text here: otherwise each new line would be a
+/// state of its own, with a mask of its own.
+fn up_to_close() -> String {
+    format!("/{}<\\/parameter>/", tags::without(&["</parameter", CALL, CALL_END]))
+}
+
+/// A schema whose values have the white space of a template's JSON.
+fn as_printed(schema: &Value, lenient: bool) -> Value {
+    let mut schema = match schema {
+        Value::Object(schema) => schema.clone(),
+        other => {
+            serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))])
+        }
+    };
+    let options = serde_json::json!({
+        "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
+        // The schemas of most tools are meant for the model's eyes.
+        "lenient": lenient,
+    });
+    schema.insert("x-guidance".into(), options);
+    Value::Object(schema)
+}
+
+/// Whether a name can stand in a tag.
+fn is_name(name: &str) -> bool {
+    let breaks = |c: char| c.is_control() || c == '<' || c == '>';
+    !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains(breaks)
+}
+
+/// A text as a grammar writes it.
+pub(crate) fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}

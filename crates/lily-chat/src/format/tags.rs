@@ -1,0 +1,60 @@
+//! An expression for text in which some tags do not occur.
+//!
+//! `~/.*TAG.*/` would say the same, but the library knows no shortcut for it: each mask would take a walk
+//! over the vocabulary.
+
+use std::collections::BTreeSet;
+
+/// Texts without any of `tags`, as grammars write it between slashes. Each tag begins with `<` and has
+/// no other one.
+pub(crate) fn without(tags: &[&str]) -> String {
+    // What may be the beginning of a tag.
+    let begun: BTreeSet<&str> =
+        tags.iter().flat_map(|tag| (1..tag.len()).map(|len| &tag[..len])).collect();
+    let mut broken = Vec::new();
+    for begin in &begun {
+        // With none of these it goes on as a tag, or begins another one.
+        let next = tags.iter().filter_map(|tag| tag.strip_prefix(begin)?.chars().next());
+        let next: BTreeSet<char> = next.chain(['<']).collect();
+        let next: String = next.into_iter().map(escaped).collect();
+        broken.push(format!("{}[^{next}]", begin.chars().map(escaped).collect::<String>()));
+    }
+    let begun: Vec<String> =
+        begun.iter().map(|begin| begin.chars().map(escaped).collect()).collect();
+    let (begun, broken) = (begun.join("|"), broken.join("|"));
+    format!("([^<]|({begun})*({broken}))*({begun})*")
+}
+
+/// A character as itself, also in a class.
+fn escaped(c: char) -> String {
+    match c {
+        'a'..='z' | '_' | '<' | '>' => c.into(),
+        c => format!("\\{c}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use llguidance::derivre::Regex;
+
+    #[test]
+    fn a_text_matches_if_no_tag_is_in_it() {
+        let tags = ["</parameter", "<tool_call>", "</tool_call>"];
+        let mut expression = Regex::new(&without(&tags)).unwrap();
+        let parts =
+            ["<", "</", "</p", "</paramete", "r", "<tool", "_call", ">", "</tool_call", "\n", "x"];
+        let mut rounds = 0;
+        for first in parts {
+            for second in parts {
+                for third in parts {
+                    let text = format!("{first}{second}{third}");
+                    let has_tag = tags.iter().any(|tag| text.contains(tag));
+                    assert_eq!(expression.is_match(&text), !has_tag, "{text:?}");
+                    rounds += usize::from(has_tag);
+                }
+            }
+        }
+        assert!(rounds > 10);
+    }
+}

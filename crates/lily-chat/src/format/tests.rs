@@ -1,0 +1,303 @@
+//! Formats over lily's own vocabulary, with texts that chance writes.
+
+use lily_model::engine::{Allowed, Constraint, TokenMask};
+use lily_text::{SYNTH_MIN_VOCAB, Thinking, Tokenizer, synth_tokenizer_files};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::parser::{Ended, MessageParser, Parsed};
+use crate::thought::Thought;
+
+mod calls;
+mod thoughts;
+
+/// Words of several bytes besides the bytes.
+const VOCAB: usize = SYNTH_MIN_VOCAB + 200;
+
+fn tokenizer() -> Tokenizer {
+    let files = synth_tokenizer_files(VOCAB).unwrap();
+    Tokenizer::from_json(files.tokenizer_json.as_bytes()).unwrap()
+}
+
+fn formats() -> Formats {
+    let tokenizer = tokenizer();
+    Formats::new(&tokenizer, tokenizer.end_tokens()).unwrap()
+}
+
+fn bind(format: &Format) -> Result<Bound, FormatError> {
+    let rules = Rules {
+        format: Some(format),
+        tools: &[],
+        strict: &[],
+        calls: CallRule::Auto,
+        parallel: true,
+    };
+    formats().bind(&rules).map(Option::unwrap)
+}
+
+fn allowed(constraint: &mut dyn Constraint) -> Vec<u32> {
+    let mut mask = TokenMask::none(VOCAB);
+    let all = 0..u32::try_from(VOCAB).unwrap();
+    match constraint.mask(&mut mask).unwrap() {
+        Allowed::All => all.collect(),
+        Allowed::Masked => all.filter(|&id| mask.allows(id)).collect(),
+    }
+}
+
+/// Numbers that look like chance.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// A text that chance writes within a format, up to the token that ends it. Now and then it takes
+/// what brings a text to its end.
+fn written(constraint: &mut dyn Constraint, seed: u64, tokenizer: &Tokenizer) -> String {
+    let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut ids = Vec::new();
+    for _ in 0..20_000 {
+        let ids_allowed = allowed(constraint);
+        let ends = |id: &u32| {
+            tokenizer.end_tokens().contains(id)
+                || b"\"]}<\n/pft>".contains(&(*id as u8)) && *id < 256
+        };
+        let closing: Vec<u32> = ids_allowed.iter().copied().filter(ends).collect();
+        let from = match chance.below(4) {
+            0 if !closing.is_empty() => &closing,
+            _ => &ids_allowed,
+        };
+        let id = from[chance.below(from.len())];
+        // Chance alone does not spell what ends a value.
+        let closes = chance.below(16) == 0 && ids.last() != Some(&u32::from(b'<'));
+        let end = b"\n</parameter>".map(u32::from);
+        for &id in end.iter().filter(|_| closes) {
+            if !allowed(constraint).contains(&id) {
+                break;
+            }
+            constraint.accept(id).unwrap();
+            ids.push(id);
+        }
+        if !allowed(constraint).contains(&id) {
+            continue;
+        }
+        constraint.accept(id).unwrap();
+        if tokenizer.end_tokens().contains(&id) {
+            return tokenizer.decode(&ids);
+        }
+        ids.push(id);
+    }
+    panic!("no end: {}", tokenizer.decode(&ids));
+}
+
+/// Texts of a format, by several seeds.
+fn texts(format: &Format) -> Vec<String> {
+    let (tokenizer, bound) = (tokenizer(), bind(format).unwrap());
+    (1..12).map(|seed| written(&mut bound.clone(), seed, &tokenizer)).collect()
+}
+
+/// JSON texts of a schema.
+fn values(schema: Value) -> Vec<Value> {
+    let parsed = |text: String| {
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    texts(&Format::JsonSchema(schema)).into_iter().map(parsed).collect()
+}
+
+#[test]
+fn what_chance_writes_within_a_schema_fits_it() {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": { "type": "string", "minLength": 1, "maxLength": 9 },
+            "kind": { "enum": ["cat", "dog", 7, null] },
+            "ages": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 150 },
+                "minItems": 1, "maxItems": 3 },
+            "owner": { "$ref": "#/$defs/owner" },
+        },
+        "required": ["name", "kind", "ages", "owner"],
+        "additionalProperties": false,
+        "$defs": { "owner": { "type": "object", "required": ["ok"], "additionalProperties": false,
+            "properties": { "ok": { "type": "boolean" }, "of": { "$ref": "#/$defs/owner" } } } },
+    });
+    for value in values(schema) {
+        let keys: Vec<&String> = value.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["name", "kind", "ages", "owner"]);
+        let length = value["name"].as_str().unwrap().chars().count();
+        assert!((1..=9).contains(&length), "{value}");
+        assert!([json!("cat"), json!("dog"), json!(7), Value::Null].contains(&value["kind"]));
+        let ages = value["ages"].as_array().unwrap();
+        assert!((1..=3).contains(&ages.len()));
+        assert!(ages.iter().all(|age| age.as_u64().is_some_and(|age| age <= 150)), "{value}");
+        let mut owner = &value["owner"];
+        while !owner["of"].is_null() {
+            assert!(owner["ok"].is_boolean());
+            owner = &owner["of"];
+        }
+        assert!(owner["ok"].is_boolean());
+    }
+}
+
+#[test]
+fn what_chance_writes_as_a_json_object_is_one() {
+    // Any value will do.
+    let mut any = bind(&Format::JsonSchema(json!(true))).unwrap();
+    assert!(b"{[\"-0tfn".iter().all(|&b| allowed(&mut any).contains(&u32::from(b))));
+    for text in texts(&Format::JsonObject) {
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert!(value.is_object(), "{text}");
+    }
+}
+
+#[test]
+fn white_space_in_json_has_an_end() {
+    let bound = bind(&Format::JsonSchema(json!({ "type": "array" }))).unwrap();
+    let mut bound: Box<dyn Constraint> = Box::new(bound);
+    bound.accept(u32::from(b'[')).unwrap();
+    for blank in [b' ', b'\n'] {
+        let mut bound = bound.clone();
+        let mut count = 0;
+        while allowed(bound.as_mut()).contains(&u32::from(blank)) {
+            bound.accept(u32::from(blank)).unwrap();
+            count += 1;
+            assert!(count < 100, "no end of {blank}");
+        }
+        assert!(count > 0);
+    }
+}
+
+#[test]
+fn what_chance_writes_matches_its_expression_grammar_or_list() {
+    for text in texts(&Format::Regex("[A-Z]{2}-[0-9]{3,5}".into())) {
+        let (letters, digits) = text.split_once('-').unwrap();
+        assert!(letters.len() == 2 && letters.bytes().all(|b| b.is_ascii_uppercase()), "{text}");
+        assert!((3..=5).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit()));
+    }
+    let lark = "start: sum\nsum: NUMBER (\"+\" sum)?\nNUMBER: /[0-9]{1,3}/\n";
+    for text in texts(&Format::Grammar(lark.into())) {
+        assert!(text.split('+').all(|number| number.parse::<u16>().is_ok()), "{text}");
+    }
+    // One of them is the beginning of another.
+    let choice = ["yes", "no", "note", "Grüße \"x\"\n"];
+    let mut seen = std::collections::HashSet::new();
+    for text in texts(&Format::Choice(choice.map(str::to_owned).into())) {
+        assert!(choice.contains(&text.as_str()), "{text}");
+        seen.insert(text);
+    }
+    assert!(seen.len() > 1);
+}
+
+#[test]
+fn a_text_ends_only_where_its_format_does() {
+    let tokenizer = tokenizer();
+    let mut bound = bind(&Format::Regex("ab?".into())).unwrap();
+    let ends = tokenizer.end_tokens();
+    assert_eq!(allowed(&mut bound), [u32::from(b'a')]);
+    bound.accept(u32::from(b'a')).unwrap();
+    let next = allowed(&mut bound);
+    assert!(ends.iter().all(|end| next.contains(end)) && next.contains(&u32::from(b'b')));
+    bound.accept(u32::from(b'b')).unwrap();
+    assert_eq!(allowed(&mut bound), ends);
+    bound.accept(ends[0]).unwrap();
+    // No control token is a text, even where any text is allowed.
+    let mut free = bind(&Format::Regex("(?s:.*)".into())).unwrap();
+    let next = allowed(&mut free);
+    let texts = 0..u32::try_from(VOCAB).unwrap();
+    assert!(
+        texts
+            .filter(|&id| tokenizer.is_control(id))
+            .all(|id| !next.contains(&id) || ends.contains(&id))
+    );
+}
+
+#[test]
+fn a_token_that_is_not_allowed_ends_the_run_with_a_message() {
+    let mut bound = bind(&Format::Regex("ab".into())).unwrap();
+    let error = bound.accept(u32::from(b'x')).unwrap_err().to_string();
+    assert!(error.starts_with("the reply's format cannot be kept any further"), "{error}");
+    assert!(error.len() < 300 && !error.contains('\n'), "{error}");
+}
+
+#[test]
+fn copies_go_their_own_ways() {
+    let mut first = bind(&Format::Regex("(ab|cd)*".into())).unwrap();
+    first.accept(u32::from(b'a')).unwrap();
+    let mut second = first.clone();
+    second.accept(u32::from(b'b')).unwrap();
+    second.accept(u32::from(b'c')).unwrap();
+    assert_eq!(allowed(&mut first), [u32::from(b'b')]);
+    assert_eq!(allowed(&mut second), [u32::from(b'd')]);
+}
+
+fn refusal(format: Format) -> (String, String) {
+    match bind(&format) {
+        Err(FormatError::Refused { place, reason }) => (place, reason),
+        other => panic!("{format:?} gives {other:?}"),
+    }
+}
+
+#[test]
+fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
+    for (schema, place) in [
+        (json!({ "type": "objct" }), ""),
+        (json!({ "properties": { "a": { "type": "string", "pattern": "(" } } }), ".properties.a"),
+        (
+            json!({ "type": "array", "items": { "anyOf": [{ "type": "null" }, { "not": {} }] } }),
+            ".items.anyOf[1]",
+        ),
+        (json!({ "properties": { "a": { "$ref": "#/$defs/none" } } }), ".properties.a"),
+        (json!({ "$ref": "https://example.com/other.json" }), ""),
+        (json!({ "type": "string", "minLength": 3, "maxLength": 2 }), ""),
+        (
+            json!({ "$defs": { "x": { "uniqueItems": true, "type": "array" } },
+            "properties": { "b": { "$ref": "#/$defs/x" } } }),
+            ".$defs.x",
+        ),
+    ] {
+        let (found, reason) = refusal(Format::JsonSchema(schema.clone()));
+        assert_eq!(found, place, "{schema}: {reason}");
+        assert!(!reason.is_empty() && reason.len() < 600, "{reason}");
+    }
+    for format in [
+        Format::Regex("a(".into()),
+        Format::Regex("(?=a)b".into()),
+        Format::Grammar("start: missing".into()),
+        Format::Grammar(String::new()),
+        Format::Grammar("start: @other".into()),
+        Format::Grammar("start: <|no_such_token|>".into()),
+        Format::Regex("a".repeat(LONGEST_GRAMMAR + 1)),
+        Format::JsonSchema(json!({ "type": "integer", "multipleOf": 999_983 })),
+        Format::Grammar(format!("start: {}", "(".repeat(100_000))),
+        Format::Grammar(format!("A: {}/a/\nstart: A", "~".repeat(100_000))),
+        Format::Regex("(".repeat(100_000)),
+    ] {
+        let (place, reason) = refusal(format);
+        assert!(place.is_empty() && !reason.is_empty() && reason.len() < 1000, "{reason}");
+    }
+}
+
+#[test]
+fn r84_deep_and_recursive_schemas_are_kept_or_refused_but_never_endless() {
+    let mut deep = json!({ "type": "string" });
+    for depth in 0..14 {
+        let other = json!({ "type": "object", "required": [format!("k{depth}")],
+            "properties": { format!("k{depth}"): deep.clone() } });
+        deep = json!({ "oneOf": [other, deep] });
+    }
+    let _ = bind(&Format::JsonSchema(deep));
+    let tree = json!({ "$ref": "#/$defs/t", "$defs": { "t": { "type": "object",
+        "required": ["c"], "additionalProperties": false,
+        "properties": { "c": { "type": "array", "items": { "$ref": "#/$defs/t" } } } } } });
+    assert!(bind(&Format::JsonSchema(tree)).is_ok());
+    refusal(Format::JsonSchema(json!({ "$ref": "#" })));
+}
+
+#[test]
+fn a_vocabulary_without_an_end_has_no_formats() {
+    assert!(matches!(Formats::new(&tokenizer(), &[]), Err(FormatError::Unavailable(_))));
+}

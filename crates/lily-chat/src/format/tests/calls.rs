@@ -1,0 +1,215 @@
+//! Calls that are bound, read back by the parser.
+
+use super::*;
+
+fn weather() -> ToolSpec {
+    ToolSpec::new(
+        "get_weather",
+        json!({
+            "type": "object",
+            "properties": {
+                "city": { "type": "string" },
+                "days": { "type": "integer", "minimum": 1, "maximum": 14 },
+                "unit": { "enum": ["C", "F"] },
+                "flag": { "type": "boolean" },
+                "points": { "type": "array", "maxItems": 2, "items": { "$ref": "#/$defs/point" } },
+                "code": { "type": "string", "pattern": "^[a-z]{2}[0-9]$" },
+                "note": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+                "level": { "anyOf": [{ "const": "low" }, { "type": "null" }] },
+            },
+            "required": ["city", "days", "unit", "points", "code"],
+            "$defs": { "point": { "type": "object", "additionalProperties": false,
+                "properties": { "x": { "$ref": "#/$defs/degrees" }, "y": { "$ref": "#/$defs/degrees" } },
+                "required": ["x", "y"] },
+                "degrees": { "type": "number", "minimum": -180, "maximum": 180 } },
+        }),
+    )
+}
+
+fn is_weather(arguments: &Value) -> bool {
+    let is_number = |value: &Value| value.is_number();
+    arguments["city"].is_string()
+        && arguments["days"].as_i64().is_some_and(|days| (1..=14).contains(&days))
+        && (arguments["unit"] == "C" || arguments["unit"] == "F")
+        && (arguments.get("flag").is_none_or(Value::is_boolean))
+        && arguments["points"].as_array().is_some_and(|points| {
+            points.len() <= 2 && points.iter().all(|p| is_number(&p["x"]) && is_number(&p["y"]))
+        })
+        && arguments["code"].as_str().is_some_and(|code| code.len() == 3)
+        && arguments.get("level").is_none_or(|level| level.is_null() || level == "low")
+        && arguments.get("note").is_none_or(|note| note.is_null() || note.is_string())
+}
+
+fn rules(tools: &[ToolSpec], parallel: bool) -> Rules<'_> {
+    Rules { format: None, tools, strict: &[], calls: CallRule::Required, parallel }
+}
+
+fn parsed(text: &str, tools: &[ToolSpec]) -> Parsed {
+    let none: [&str; 0] = [];
+    let mut parser = MessageParser::new(Thinking::Absent, tools.to_vec(), &none).unwrap();
+    let mut message = Parsed::default();
+    parser.push(text).for_each(|event| message.add(&event));
+    parser.finish(Ended::StopToken).for_each(|event| message.add(&event));
+    message
+}
+
+#[test]
+fn r62_forced_calls_are_calls_with_arguments_that_fit() {
+    let tokenizer = tokenizer();
+    let tools = [weather(), ToolSpec::new("now", Value::Null)];
+    let formats = formats();
+    for parallel in [false, true] {
+        let bound = formats.bind(&rules(&tools, parallel)).unwrap().unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for seed in 1..20 {
+            let text = written(&mut bound.clone(), seed, &tokenizer);
+            let message = parsed(&text, &tools);
+            assert_eq!(message.content, "", "{text}");
+            assert!(!message.tool_calls.is_empty(), "{text}");
+            assert!(parallel || message.tool_calls.len() == 1, "{text}");
+            assert_eq!(message.unfinished, None);
+            for call in &message.tool_calls {
+                let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+                let fits = match call.name.as_str() {
+                    "now" => arguments == json!({}),
+                    _ => is_weather(&arguments),
+                };
+                assert!(fits, "{text}\n{arguments}");
+                seen.insert(call.name.clone());
+            }
+        }
+        assert_eq!(seen.len(), 2, "both tools are called");
+    }
+    let one = formats.bind(&rules(&tools[..1], false)).unwrap().unwrap();
+    let text = written(&mut one.clone(), 5, &tokenizer);
+    assert!(text.starts_with("<tool_call>\n<function=get_weather>\n<parameter=city>\n"), "{text}");
+}
+
+#[test]
+fn tools_of_free_parameters_take_any() {
+    let tokenizer = tokenizer();
+    let whole = json!({ "additionalProperties": { "type": "integer" } });
+    let tools = [ToolSpec::new("set", json!({ "type": "object" })), ToolSpec::new("sum", whole)];
+    let bound = formats().bind(&rules(&tools, false)).unwrap().unwrap();
+    for seed in 1..8 {
+        let text = written(&mut bound.clone(), seed, &tokenizer);
+        let message = parsed(&text, &tools);
+        let arguments: Value = serde_json::from_str(&message.tool_calls[0].arguments).unwrap();
+        let mut values = arguments.as_object().unwrap().values();
+        match message.tool_calls[0].name.as_str() {
+            "set" => assert!(values.all(Value::is_string), "{arguments}"),
+            _ => assert!(values.all(Value::is_number), "{arguments}"),
+        }
+    }
+}
+
+/// Feeds a text that must be allowed, byte by byte but for control tokens.
+fn feed(constraint: &mut dyn Constraint, text: &str, tokenizer: &Tokenizer) {
+    for id in tokenizer.encode(text, lily_text::Markers::Control).unwrap() {
+        let next = allowed(constraint);
+        assert!(next.contains(&id), "{id} of {text:?} is not among {next:?}");
+        constraint.accept(id).unwrap();
+    }
+}
+
+#[test]
+fn a_text_value_may_hold_tags_but_not_its_own_end() {
+    let tokenizer = tokenizer();
+    let tools = [ToolSpec::new("write", json!({ "properties": { "text": { "type": "string" } } }))];
+    let mut bound = formats().bind(&rules(&tools, false)).unwrap().unwrap();
+    let head = "<tool_call>\n<function=write>\n<parameter=text>\n";
+    feed(&mut bound, head, &tokenizer);
+    let text = "a < b\r\n</function>\n</paramete>\n<parameter=y>\n ";
+    feed(&mut bound, text, &tokenizer);
+    assert!(!allowed(&mut bound).contains(&tokenizer.id_of("</tool_call>").unwrap()));
+    // Wherever the tag stands, it is the end.
+    let mut inside = bound.clone();
+    feed(&mut inside, "</parameter", &tokenizer);
+    assert_eq!(allowed(&mut inside), [u32::from(b'>')]);
+    let mut inside = bound.clone();
+    feed(&mut inside, "<tool_ca</tool_call<<", &tokenizer);
+    feed(&mut inside, "tool_call", &tokenizer);
+    assert!(!allowed(&mut inside).contains(&u32::from(b'>')));
+    feed(&mut bound, "\n</parameter>\n", &tokenizer);
+    assert_eq!(allowed(&mut bound), [u32::from(b'<')]);
+    feed(&mut bound, "</function>\n</tool_call>", &tokenizer);
+    let whole = format!("{head}{text}\n</parameter>\n</function>\n</tool_call>");
+    let arguments = &parsed(&whole, &tools).tool_calls[0].arguments;
+    assert_eq!(*arguments, json!({ "text": text }).to_string());
+}
+
+#[test]
+fn strict_calls_are_bound_once_they_begin_and_the_rest_is_free() {
+    let tokenizer = tokenizer();
+    let tools = [weather()];
+    let auto = Rules { strict: &[true], calls: CallRule::Auto, ..rules(&tools, true) };
+    let mut bound = formats().bind(&auto).unwrap().unwrap();
+    assert!(!bound.binds_answer());
+    assert_eq!(allowed(&mut bound).len(), VOCAB);
+    // In the middle of a line it is no call.
+    feed(&mut bound, "Look: <tool_call> and\n<tool_call>", &tokenizer);
+    assert_eq!(allowed(&mut bound), [u32::from(b'\n')]);
+    feed(
+        &mut bound,
+        "\n<function=get_weather>\n<parameter=city>\nKöln\n</parameter>\n",
+        &tokenizer,
+    );
+    feed(&mut bound, "<parameter=days>\n14\n</parameter>\n<parameter=unit>\n", &tokenizer);
+    assert_eq!(allowed(&mut bound), b"CF".map(u32::from));
+    feed(&mut bound, "F\n</parameter>\n<parameter=points>\n[]\n</parameter>\n", &tokenizer);
+    feed(&mut bound, "<parameter=code>\nab1\n</parameter>\n</function>\n</tool_call>", &tokenizer);
+    assert_eq!(allowed(&mut bound).len(), VOCAB);
+    // And once more.
+    feed(&mut bound, "\n<tool_call>", &tokenizer);
+    assert_eq!(allowed(&mut bound), [u32::from(b'\n')]);
+    // Without strict tools nothing is bound.
+    assert!(formats().bind(&Rules { strict: &[], ..auto }).unwrap().is_none());
+}
+
+#[test]
+fn with_a_format_the_reply_is_either_calls_or_the_format() {
+    let tokenizer = tokenizer();
+    let tools = [ToolSpec::new("now", Value::Null)];
+    let format = Format::JsonSchema(json!({ "enum": [1, 2] }));
+    let both = Rules { format: Some(&format), calls: CallRule::Auto, ..rules(&tools, true) };
+    let bound = formats().bind(&both).unwrap().unwrap();
+    assert!(bound.binds_answer());
+    let call = tokenizer.id_of("<tool_call>").unwrap();
+    assert_eq!(allowed(&mut bound.clone()), [u32::from(b'1'), u32::from(b'2'), call]);
+    let mut calls = bound.clone();
+    let text = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
+    feed(&mut calls, &format!("{text}\n{text}"), &tokenizer);
+    assert!(allowed(&mut calls).contains(&tokenizer.end_tokens()[0]));
+    let mut answer = bound.clone();
+    feed(&mut answer, "2", &tokenizer);
+    assert!(!allowed(&mut answer).contains(&call));
+}
+
+#[test]
+fn r63_a_tool_of_many_optional_fields_is_bound() {
+    let fields = (0..48).map(|i| (format!("field_{i}"), json!({ "type": ["number", "null"] })));
+    let fields: serde_json::Map<String, Value> = fields.collect();
+    let tools = [ToolSpec::new("log_food", json!({ "type": "object", "properties": fields }))];
+    let tokenizer = tokenizer();
+    let mut bound = formats().bind(&rules(&tools, true)).unwrap().unwrap();
+    let call = "<tool_call>\n<function=log_food>\n<parameter=field_3>\n1.5\n</parameter>\n\
+                <parameter=field_47>\nnull\n</parameter>\n</function>\n</tool_call>";
+    feed(&mut bound, &format!("{call}\n{call}"), &tokenizer);
+    assert!(allowed(&mut bound).contains(&tokenizer.end_tokens()[0]));
+}
+
+#[test]
+fn tools_that_cannot_be_called_are_named() {
+    let bad = json!({ "properties": { "a": { "type": "object", "required": 1 } } });
+    for (tool, place) in [
+        (ToolSpec::new("x".repeat(200), Value::Null), ""),
+        (ToolSpec::new("t", json!({ "properties": { "a>b": {} }, "required": ["a>b"] })), "a>b"),
+        (ToolSpec::new("t", bad), ""),
+    ] {
+        let tools = [ToolSpec::new("fine", Value::Null), tool];
+        match formats().bind(&rules(&tools, true)) {
+            Err(FormatError::Tool { tool: 1, place: found, .. }) => assert_eq!(found, place),
+            other => panic!("{other:?}"),
+        }
+    }
+}
