@@ -67,29 +67,37 @@ def rotate(x, cos, sin):
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
+def delta_heads(c: Config, y):
+    """q, k (unit length, q scaled) and v of the rows behind the convolution, all f32."""
+    b, t, _ = y.shape
+    q, k, v = y.float().split([c.key_dim, c.key_dim, c.value_dim], -1)
+    q, k = (a.reshape(b, t, c.linear_num_key_heads, c.linear_key_head_dim) for a in (q, k))
+    q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * c.linear_key_head_dim ** -0.5
+    k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
+    return q, k, v.reshape(b, t, c.linear_num_value_heads, c.linear_value_head_dim)
+
+
+def delta_gates(c: Config, w, x):
+    """Log decay, beta `[b, t, heads]` and the output gate z `[b, t, heads, value]`, all f32."""
+    b, t, _ = x.shape
+    z = linear(x, w["gdn.z"]).float().reshape(b, t, c.linear_num_value_heads, c.linear_value_head_dim)
+    beta = torch.sigmoid(linear(x, w["gdn.b"]).float())
+    decay = -w["gdn.A_log"].exp() * F.softplus(linear(x, w["gdn.a"]).float() + w["gdn.dt_bias"])
+    return decay, beta, z
+
+
 def delta_inputs(c: Config, w, x, reach):
     """Projections, convolution and gates of a DeltaNet layer; x is normalised `[b, t, hidden]`.
 
     Returns q, k, v, log decay, beta (f32), z, and the rows before the convolution.
     """
-    b, t, _ = x.shape
-    kh, vh, dk, dv = (c.linear_num_key_heads, c.linear_num_value_heads,
-                      c.linear_key_head_dim, c.linear_value_head_dim)
     qkv = linear(x, w["gdn.qkv"])
-    z = linear(x, w["gdn.z"]).float().reshape(b, t, vh, dv)
-    beta = torch.sigmoid(linear(x, w["gdn.b"]).float())
-    decay = -w["gdn.A_log"].exp() * F.softplus(linear(x, w["gdn.a"]).float() + w["gdn.dt_bias"])
     taps = w["gdn.conv"]
     y = qkv.float() * taps[:, -1]
     for j in range(reach.shape[-1]):
-        before = F.pad(qkv, (0, 0, j + 1, 0))[:, :t].float()
+        before = F.pad(qkv, (0, 0, j + 1, 0))[:, :x.shape[1]].float()
         y = y + before * reach[..., j:j + 1] * taps[:, -2 - j]
-    y = F.silu(y)
-    q, k, v = y.split([c.key_dim, c.key_dim, c.value_dim], -1)
-    q, k = q.reshape(b, t, kh, dk), k.reshape(b, t, kh, dk)
-    q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * dk ** -0.5
-    k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
-    return q, k, v.reshape(b, t, vh, dv), decay, beta, z, qkv
+    return *delta_heads(c, F.silu(y)), *delta_gates(c, w, x), qkv
 
 
 def delta_output(c: Config, w, o, z):
