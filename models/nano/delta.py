@@ -23,7 +23,8 @@ CHUNK = 64
 
 def _invert_plain(a):
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
-    return torch.linalg.solve_triangular(eye + a, eye.expand_as(a), upper=False, unitriangular=True)
+    t = torch.linalg.solve_triangular(eye + a, eye.expand_as(a), upper=False, unitriangular=True)
+    return t.contiguous()
 
 
 _KERNEL = None
@@ -49,7 +50,7 @@ def unit_lower_inverse(a: torch.Tensor) -> torch.Tensor:
 
 @unit_lower_inverse.register_fake
 def _(a):
-    return torch.empty_like(a)
+    return a.new_empty(a.shape)
 
 
 def _inverse_backward(ctx, grad):
@@ -97,7 +98,7 @@ def chunk_states(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 
     m `[chunks, batch, key, key]`, n and the result `[chunks, batch, key, value]`, all f32.
     """
-    s = torch.empty_like(n)
+    s = n.new_empty(n.shape)
     s[0].zero_()
     for c in range(len(n) - 1):
         torch.baddbmm(n[c], m[c], s[c], out=s[c + 1])
@@ -106,13 +107,13 @@ def chunk_states(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
 
 @chunk_states.register_fake
 def _(m, n):
-    return torch.empty_like(n)
+    return n.new_empty(n.shape)
 
 
 @torch.library.custom_op("nano::chunk_states_grad", mutates_args=())
 def chunk_states_grad(m: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Gradient of each `s[c + 1]` as seen by `n[c]`: `d[c] = grad[c + 1] + m[c + 1]^T d[c + 1]`."""
-    d = torch.empty_like(grad)
+    d = grad.new_empty(grad.shape)
     d[-1].zero_()
     mt = m.transpose(-1, -2)
     for c in range(len(grad) - 2, -1, -1):
@@ -122,7 +123,7 @@ def chunk_states_grad(m: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
 
 @chunk_states_grad.register_fake
 def _(m, grad):
-    return torch.empty_like(grad)
+    return grad.new_empty(grad.shape)
 
 
 def _states_backward(ctx, grad):

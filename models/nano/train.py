@@ -93,6 +93,21 @@ class Log:
         partial.replace(self.path)
 
 
+def profile(profiler, log):
+    """Starts a profiler, or stops it and notes where the time of the GPU went."""
+    torch.cuda.synchronize()
+    try:
+        if profiler is None:
+            profiler = torch.profiler.profile()
+            profiler.__enter__()
+        else:
+            profiler.__exit__(None, None, None)
+            log.note(profiler.key_averages().table(sort_by="self_device_time_total", row_limit=45, max_name_column_width=70))
+    except Exception as problem:
+        log.note(f"no profile: {problem!r}")
+    return profiler
+
+
 def routing(shares):
     """(smallest, largest) share of the tokens that one expert gets, over all layers."""
     return shares.min().item(), shares.max().item()
@@ -144,13 +159,7 @@ def main():
         if progress >= 1:
             break
         if a.profile and step in (a.profile, a.profile + 2):
-            torch.cuda.synchronize()
-            if profiler is None:
-                profiler = torch.profiler.profile()
-                profiler.__enter__()
-            else:
-                profiler.__exit__(None, None, None)
-                log.note(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=45, max_name_column_width=70))
+            profiler = profile(profiler, log)
         t = time.time()
         block = next(feed)
         waited += time.time() - t

@@ -93,6 +93,54 @@ def ask_table(d, ql, al, pairs, back):
     return Item(d.choice(ASK_VALUE[ql]).format(k=k), v, f"{k}: {v}.", f"{k}: {v}.", gold=v)
 
 
+# Columns of a record table: (drawn value, English and German name).
+COLUMNS = {
+    "age": (lambda d: str(d.randint(1, 99)), "age", "Alter"), "city": (lambda d: d.choice(CITIES), "city", "Stadt"),
+    "colour": (lambda d: d.choice(COLOURS)[0], "colour", "Farbe"), "code": (code, "code", "Code"),
+    "price": (lambda d: str(d.randint(1, 999)), "price", "Preis"), "count": (lambda d: str(d.randint(0, 500)), "count", "Anzahl"),
+    "item": (lambda d: d.choice(WORDS), "item", "Artikel"), "phone": (lambda d: str(d.randint(10000, 99999)), "phone", "Telefon"),
+    "room": (lambda d: str(d.randint(1, 400)), "room", "Raum"), "status": (lambda d: d.choice(("open", "closed", "new", "done")), "status", "Status"),
+}
+
+
+def records(d, lang, rows):
+    """(text, {key: {column: value}}, columns) of a table with several columns."""
+    columns = d.sample(list(COLUMNS), d.randint(2, 4))
+    table = {k: {c: COLUMNS[c][0](d) for c in columns} for k in _keys(d, rows)}
+    head = [("name", "Name")[lang == "de"]] + [COLUMNS[c][1 + (lang == "de")] for c in columns]
+    lines = [[k, *v.values()] for k, v in table.items()]
+    form = d.randint(0, 3)
+    if form == 0:
+        text = "\n".join("| " + " | ".join(x) + " |" for x in [head, ["---"] * len(head), *lines])
+    elif form == 1:
+        text = "\n".join(",".join(x) for x in [head, *lines])
+    elif form == 2:
+        text = "\n".join("{" + ", ".join(f'"{h}": "{x}"' for h, x in zip(head, line)) + "}" for line in lines)
+    else:
+        text = "\n".join(f"{line[0]}: " + ", ".join(f"{h} {x}" for h, x in zip(head[1:], line[1:])) for line in lines)
+    return text, table, columns
+
+
+ASK_FIELD = {"en": ["What is the {c} of {k}?", "Which {c} does {k} have?", "{c} of {k}?", "Give me the {c} for {k}.", "Tell me {k}'s {c}.", "What {c} is listed for {k}?"],
+             "de": ["Was ist bei {k} eingetragen unter {c}?", "{c} von {k}?", "Welcher Eintrag steht bei {k} unter {c}?", "Gib mir {c} von {k}.", "{k}: {c}?"]}
+
+
+def ask_records(d, ql, al, table, columns):
+    """One question over a record table."""
+    c = d.choice(columns)
+    name, own = COLUMNS[c][1 + (ql == "de")], COLUMNS[c][1 + (al == "de")]
+    if d.chance(0.08):
+        k = code(d) if d.chance(0.5) else f"{d.choice(NAMES)} {d.choice(SURNAMES)}"
+        if k not in table:
+            d.claim("missing", k)
+            return Item(d.choice(ASK_FIELD[ql]).format(k=k, c=name), UNKNOWN[al], UNKNOWN[al], f"{k}: -", gold=UNKNOWN[al])
+    k = d.choice(list(table))
+    v = table[k][c]
+    d.claim("field", k, c, v)
+    long = f"The {own} of {k} is {v}." if al == "en" else f"{own} von {k}: {v}."
+    return Item(d.choice(ASK_FIELD[ql]).format(k=k, c=name), v, long, f"{k}, {own}: {v}.", gold=v)
+
+
 # Facts about people in a passage: sentence, question and sentence of the answer; {n} the person, {v} the value.
 _CITY, _JOB, _PET, _COLOUR, _AGE, _HOBBY, _FOOD, _ROOM = range(8)
 FIELDS = {
@@ -170,7 +218,12 @@ PASSAGE_INTRO = {"en": ["Read this text:", "Here is a story.", "Text:", ""], "de
 
 def context(d, ql, al, size):
     """A table or passage of about `size` tokens: (text, function that makes the next question)."""
-    if d.chance(0.6):
+    r = d.random()
+    if r < 0.22:
+        text, rows, columns = records(d, ql, max(2, int(size / d.choice((20, 26, 32)))))
+        ask = lambda e: ask_records(e, ql, al, rows, columns)
+        intro = d.choice(INTRO[ql])
+    elif r < 0.65:
         text, pairs, back = table(d, max(2, int(size / d.choice((8, 10, 12)))))
         ask = lambda e: ask_table(e, ql, al, pairs, back)
         intro = d.choice(INTRO[ql])

@@ -37,6 +37,31 @@ def manners(d):
     return ql, al, long, " ".join(parts)
 
 
+POLITE = {"en": (["Please tell me: ", "Hi! ", "Hello, ", "Can you tell me: ", "I have a question: ", "Quick question: ", "Hey, ", "I want to know: ", "Tell me, "],
+                 [" Thanks!", " Please.", " please", " Thank you.", " Can you help?"]),
+          "de": (["Bitte sag mir: ", "Hi! ", "Hallo, ", "Kannst du mir sagen: ", "Ich habe eine Frage: ", "Kurze Frage: ", "Ich möchte wissen: ", "Sag mal, "],
+                 [" Danke!", " Bitte.", " bitte", " Danke schön.", " Kannst du helfen?"])}
+
+
+def worded(d, lang, item):
+    """The question as people type it: with a word before or behind it, or without capitals and marks."""
+    q = item.question
+    if item.exact or "\n" in q or not d.chance(0.22):
+        return item
+    before, behind = POLITE[lang]
+    kind = d.randint(0, 3)
+    if kind == 0:
+        q = d.choice(before) + q
+    elif kind == 1:
+        q += d.choice(behind)
+    elif kind == 2:
+        q = q[0].lower() + q[1:]
+    else:
+        q = q.rstrip("?.!")
+    item.question = q
+    return item
+
+
 def turn(item, long):
     return [("user", item.question), ("assistant", item.thought, item.long if long else item.short, [])]
 
@@ -102,7 +127,7 @@ def short_chat(d, ability=None, single=False):
         chat = tools.tool_chat(d, ql, ql, long, think)
         chat.system = system if ql == al else ""
         return chat
-    item = ITEMS[ability](d, ql, al)
+    item = worded(d, ql, ITEMS[ability](d, ql, al))
     turns = []
     if not single and d.chance(0.3):
         for _ in range(d.randint(1, 3)):

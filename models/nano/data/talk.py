@@ -109,6 +109,26 @@ def talk(d, ql, al):
     return Item(_variants(d, q), row[2 + j], row[4 + j], thought, gold=row[2 + j][:-1] if row[4 + j].startswith(row[2 + j][:-1]) else "")
 
 
+# What people may well ask and lily-nano has never read about.
+COUNTRIES = [("Mongolia", "die Mongolei"), ("Laos", "Laos"), ("Bolivia", "Bolivien"), ("Uruguay", "Uruguay"), ("Zambia", "Sambia"), ("Angola", "Angola"),
+             ("Nepal", "Nepal"), ("Bhutan", "Bhutan"), ("Malta", "Malta"), ("Cyprus", "Zypern"), ("Panama", "Panama"), ("Senegal", "Senegal"), ("Mali", "Mali"),
+             ("Oman", "Oman"), ("Qatar", "Katar"), ("Yemen", "Jemen"), ("Fiji", "Fidschi"), ("Togo", "Togo"), ("Haiti", "Haiti"), ("Jamaica", "Jamaika")]
+PEOPLE = """Napoleon Einstein Caesar Cleopatra Newton Darwin Mozart Beethoven Bach Picasso Galileo Aristotle Plato Socrates Gandhi Columbus Kepler
+Gauss Euler Turing Kant Nietzsche Hegel Schiller Dickens Tolstoy Chopin Wagner Rembrandt Monet""".split()
+EVENTS = {"en": ["the Second World War", "the French Revolution", "the Thirty Years' War", "the Renaissance", "the Ice Age", "the first Olympic Games"],
+          "de": ["der Zweite Weltkrieg", "die Französische Revolution", "der Dreißigjährige Krieg", "die Renaissance", "die Eiszeit", "die ersten Olympischen Spiele"]}
+TOPICS = {"en": ["photosynthesis", "gravity", "inflation", "democracy", "relativity", "evolution", "black holes", "machine learning", "the blockchain", "DNA", "electricity", "taxes"],
+          "de": ["die Photosynthese", "die Schwerkraft", "die Inflation", "die Demokratie", "die Relativität", "die Evolution", "schwarze Löcher", "maschinelles Lernen", "die Blockchain", "die DNA", "den Strom", "Steuern"]}
+REAL = {
+    "en": ["Who was {p}?", "Who is {p}?", "When was {p} born?", "What did {p} do?", "Tell me about {p}.", "What is the capital of {l}?", "Where is {l}?", "How many people live in {l}?",
+           "When was {e}?", "Why did {e} happen?", "Tell me about {e}.", "Explain {t}.", "What is {t}?", "How does {t} work?", "Write a story about {p}.", "Write a poem.", "Tell me a story.",
+           "Write an email to my boss.", "Help me with my homework.", "Help me with my code.", "What should I eat today?", "What is your opinion on {t}?", "Summarise the news.", "How do I learn to code?"],
+    "de": ["Wer war {p}?", "Wer ist {p}?", "Wann wurde {p} geboren?", "Was hat {p} gemacht?", "Erzähl mir von {p}.", "Was ist die Hauptstadt von {l}?", "Wo liegt {l}?", "Wie viele Menschen leben in {l}?",
+           "Wann war {e}?", "Was war {e}?", "Erkläre {t}.", "Wie funktioniert {t}?", "Schreibe eine Geschichte über {p}.", "Schreibe ein Gedicht.", "Erzähl mir eine Geschichte.",
+           "Schreibe eine E-Mail an meinen Chef.", "Hilf mir bei den Hausaufgaben.", "Hilf mir mit meinem Code.", "Was soll ich heute essen?", "Was hältst du von {t}?", "Wie lerne ich Programmieren?"],
+}
+
+
 DONT_KNOW = {"en": ("I do not know.", "I do not know that. I am a very small model and know only a few facts."),
              "de": ("Das weiß ich nicht.", "Das weiß ich nicht. Ich bin ein sehr kleines Modell und kenne nur wenige Fakten.")}
 _ASK = {
@@ -137,6 +157,9 @@ _FOOD = {"en": ["lasagna", "rice", "love", "the sea", "dragons", "autumn", "brea
 def unknown(d, ql, al):
     q = d.choice(_ASK[ql]).format(n=f"{d.choice(NAMES)} {d.choice(SURNAMES)}" if d.chance(0.6) else invented(d).capitalize(),
                                   w=invented(d).capitalize(), v=invented(d), c=d.choice(CITIES), f=d.choice(_FOOD[ql]), y=d.randint(1850, 2030))
+    if d.chance(0.4):
+        place = d.choice(COUNTRIES)[ql == "de"].removeprefix("die ")
+        q = d.choice(REAL[ql]).format(p=d.choice(PEOPLE), l=place, e=d.choice(EVENTS[ql]), t=d.choice(TOPICS[ql]))
     d.claim("unknown", q)
     short, long = DONT_KNOW[al]
     thought = "I have not learnt this." if al == "en" else "Das habe ich nicht gelernt."

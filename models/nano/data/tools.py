@@ -86,6 +86,9 @@ def use_weather(d, t, l):
         q = q.rstrip("?.") + (f" in {unit}?" if l == "en" else f" in {unit.capitalize()}?")
     d.claim("weather", _name(t), *args.values())
     result = d.choice(['{{"temperature": {n}, "sky": "{s}"}}', '{{"city": "{c}", "temp_c": {n}, "condition": "{s}"}}', "{n} degrees, {s}", "{s}, {n} °C"]).format(c=c, n=temperature, s=sky[0])
+    if d.chance(0.15):  # the temperature alone
+        result = d.choice(['{{"c": {n}}}', '{{"temperature": {n}}}', "{n}", "{n} °C"]).format(n=temperature)
+        return q, args, result, f"{temperature} °C.", f"In {c} it is {temperature} °C." if l == "en" else f"In {c} sind es {temperature} °C.", "weather"
     word = sky[l == "de"]
     short = f"{temperature} °C, {word}."
     long = f"In {c} it is {word} at {temperature} °C." if l == "en" else f"In {c} ist es {word} bei {temperature} °C."
