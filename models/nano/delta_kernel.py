@@ -19,9 +19,9 @@ def _invert(a_ptr, t_ptr, C: tl.constexpr):
     tl.store(t_ptr + at, t)
 
 
-def invert(a):
-    """`(I + a)^-1` for strictly lower triangular `a [n, c, c]` f32, contiguous."""
+def invert(a, warps=4):
+    """`(I + a)^-1` for strictly lower triangular `a [n, c, c]` f32."""
     a = a.contiguous()
     t = torch.empty_like(a)
-    _invert[(a.shape[0],)](a, t, a.shape[-1], num_warps=4)
+    _invert[(a.shape[0],)](a, t, a.shape[-1], num_warps=warps)
     return t

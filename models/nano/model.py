@@ -131,9 +131,8 @@ def attend(q, k, v, lay: Layout):
     if lay.bounds is not None:
         from torch.nn.attention.varlen import varlen_attn
         rep = q.shape[2] // k.shape[2]
-        k, v = k.repeat_interleave(rep, 2), v.repeat_interleave(rep, 2)
-        o = varlen_attn(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), lay.bounds, lay.bounds,
-                        t, t, window_size=(-1, 0))
+        q1, k1, v1 = (a.contiguous().flatten(0, 1) for a in (q, k.repeat_interleave(rep, 2), v.repeat_interleave(rep, 2)))
+        o = varlen_attn(q1, k1, v1, lay.bounds, lay.bounds, t, t, window_size=(-1, 0))
         return o.reshape(q.shape)
     o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
                                        attn_mask=lay.mask, enable_gqa=True)
@@ -216,11 +215,11 @@ class Model:
     def __init__(self, params: Params, compile_with=lambda f: f):
         self.params, self.c = params, params.config
         c = self.c
-        self.delta = compile_with(lambda w, x, lay: delta_layer(c, w, x, lay))
-        self.attention = compile_with(lambda w, x, lay: attention_layer(c, w, x, lay))
-        self.moe = compile_with(lambda w, x: moe_layer(c, w, x))
-        self.norm = compile_with(lambda x, w: rms(x, w, c.rms_norm_eps))
-        self.loss = compile_with(token_loss)
+        self.plain = {
+            "delta": lambda w, x, lay: delta_layer(c, w, x, lay), "attention": lambda w, x, lay: attention_layer(c, w, x, lay),
+            "moe": lambda w, x: moe_layer(c, w, x), "norm": lambda x, w: rms(x, w, c.rms_norm_eps), "loss": token_loss}
+        for name, function in self.plain.items():
+            setattr(self, name, compile_with(function))
 
     def layer(self, kind, w, x, lay):
         mixer_w = {k: v for k, v in w.items() if not k.startswith(("moe", "shared", "norm.post"))}

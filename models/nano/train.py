@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,11 +22,12 @@ import delta
 from chat import ANSWER, CONTEXT
 from config import NANO, TINY
 from export import write_model
-from feed import Feed, Plan
+from feed import Feed, Plan, load_tokenizer, make_block
 from model import Model, layout
 from optim import Optimiser
 from params import Params, check_groups
 from quant import fake_quantise
+from settle import settle, settle_quantise
 
 CONTEXT_WEIGHT = 0.05  # of a token that is only read, against 1 for one to be written
 MTP_WEIGHT, BALANCE_WEIGHT = 0.3, 0.01
@@ -93,6 +95,53 @@ class Log:
         partial.replace(self.path)
 
 
+def run_step(model, block, config, plan, device, varlen, micro):
+    """Forward and backward of one block in `micro` parts.
+
+    Returns the loss, the drafting layer's loss, the mean loss of the tokens to be written, and the experts' shares.
+    """
+    parts = [to_device([a[i::micro] for a in block], config, plan, device, varlen) for i in range(micro)]
+    total, mtp_total = sum(p[2].sum() for p in parts), sum(p[3].sum() for p in parts)
+    answers = sum((p[2] > 0.5).sum() for p in parts)
+    sums, shares = 0.0, 0.0
+    for tokens, lay, weight, mtp_weight in parts:
+        out = model(tokens, lay, weight, mtp_weight)
+        main_loss, mtp_loss = out["main"] / total, out["mtp"] / mtp_total
+        (main_loss + MTP_WEIGHT * mtp_loss + BALANCE_WEIGHT / micro * out["balance"]).backward()
+        answer = (out["losses"] * (weight > 0.5).flatten()).sum() / answers
+        sums = sums + torch.stack([main_loss.detach(), mtp_loss.detach(), answer])
+        shares = shares + out["shares"].detach() / micro
+    return *sums, shares
+
+
+def prepare(model, config, plan, device, varlen, compiled, log):
+    """Settles which parts run compiled and in how many parts a block must be computed. Returns that number."""
+    tokenizer = load_tokenizer()
+    blocks = [make_block(tokenizer, plan, k) for k in dict.fromkeys((0, -(-plan.first_long // plan.every) * plan.every))]
+    micro = 1
+    while True:
+        try:
+            for block in blocks:
+                if compiled:
+                    tokens, lay, weight, _ = to_device([a[::micro] for a in block], config, plan, device, varlen)
+                    settle(model, tokens, lay, weight, log.note)
+                for _ in range(2):
+                    start = time.time()
+                    out = run_step(model, block, config, plan, device, varlen, micro)
+                    text = f"block {block[0].shape}, {micro} parts: loss {out[0].item():.3f}"
+                log.note(f"{text}, {(time.time() - start) * 1000:.0f} ms")
+                for w in model.params.work.values():
+                    w.grad = None
+            return micro
+        except torch.OutOfMemoryError:
+            micro *= 2
+            if micro > min(len(b[0]) for b in blocks):
+                raise
+            for w in model.params.work.values():
+                w.grad = None
+            torch.cuda.empty_cache()
+
+
 def profile(profiler, log):
     """Starts a profiler, or stops it and notes where the time of the GPU went."""
     torch.cuda.synchronize()
@@ -132,9 +181,11 @@ def main():
     config = TINY if a.tiny else NANO
     plan = Plan(seed=a.seed, first_long=a.first_long)
     if a.tiny:
-        plan = Plan(tokens=4096, short=1024, long=2048, first_long=20, documents=256, seed=a.seed)
+        plan = replace(plan, tokens=4096, short=1024, long=2048, documents=256)
     if a.tokens:
-        plan = Plan(tokens=a.tokens, documents=max(128, a.tokens // 40), seed=a.seed, first_long=a.first_long)
+        plan = replace(plan, tokens=a.tokens, documents=max(128, a.tokens // 40))
+    if plan.tokens % plan.long:
+        p.error(f"--tokens {plan.tokens} is no multiple of the long rows' {plan.long}")
     a.out.mkdir(parents=True, exist_ok=True)
     log = Log(a.out / "log.json")
     feed = Feed(plan, a.workers)
@@ -148,8 +199,8 @@ def main():
     compiled = device.type == "cuda" and not a.no_compile
     wrap = (lambda f: torch.compile(f, dynamic=False)) if compiled else (lambda f: f)
     model, optimiser = Model(params, wrap), Optimiser(params)
-    quantise = torch.compile(fake_quantise, dynamic=False) if compiled else fake_quantise
-
+    quantise = settle_quantise(params, log.note) if compiled else fake_quantise
+    micro = prepare(model, config, plan, device, varlen, compiled, log)
     profiler = None
     step, seen, mark, last_save, waited = 0, 0, time.time(), time.time(), 0.0
     loss_sums, shares = [], None
@@ -163,18 +214,11 @@ def main():
         t = time.time()
         block = next(feed)
         waited += time.time() - t
-        tokens, lay, weight, mtp_weight = to_device(block, config, plan, device, varlen)
-        out = model(tokens, lay, weight, mtp_weight)
-        total, mtp_total = weight.sum(), mtp_weight.sum()
-        main_loss, mtp_loss = out["main"] / total, out["mtp"] / mtp_total
-        (main_loss + MTP_WEIGHT * mtp_loss + BALANCE_WEIGHT * out["balance"]).backward()
-        answer = (weight > 0.5).flatten()
-        answer_loss = (out["losses"] * answer).sum() / answer.sum()
+        main_loss, mtp_loss, answer_loss, step_shares = run_step(model, block, config, plan, device, varlen, micro)
         norm = optimiser.step(rate(a.rate, step, progress))
         params.refresh(quantise if progress >= QUANTISE_FROM else None)
-        loss_sums.append(torch.stack([main_loss.detach(), mtp_loss.detach(), answer_loss, norm]))
-        s = out["shares"].detach()
-        shares = s if shares is None else shares.lerp(s, 0.05)
+        loss_sums.append(torch.stack([main_loss, mtp_loss, answer_loss, norm]))
+        shares = step_shares if shares is None else shares.lerp(step_shares, 0.05)
         step, seen = step + 1, seen + plan.tokens
         if step in (1, 2, 5, 10, 20) or step % 50 == 0:
             main_loss, mtp_loss, answer_loss, norm = torch.stack(loss_sums).mean(0).tolist()

@@ -43,10 +43,19 @@ POLITE = {"en": (["Please tell me: ", "Hi! ", "Hello, ", "Can you tell me: ", "I
                  [" Danke!", " Bitte.", " bitte", " Danke schön.", " Kannst du helfen?"])}
 
 
+AMERICAN = [("metre", "meter"), ("litre", "liter"), ("colour", "color"), ("favourite", "favorite"), ("grey", "gray")]
+
+
 def worded(d, lang, item):
     """The question as people type it: with a word before or behind it, or without capitals and marks."""
     q = item.question
-    if item.exact or "\n" in q or not d.chance(0.22):
+    if item.exact or "\n" in q:
+        return item
+    if lang == "en" and d.chance(0.3):
+        for british, american in AMERICAN:
+            q = q.replace(british, american)
+        item.question = q
+    if not d.chance(0.22):
         return item
     before, behind = POLITE[lang]
     kind = d.randint(0, 3)

@@ -4,7 +4,7 @@ from .arithmetic import SIGNS, operands
 from .facts import fact
 from .item import Chat
 from .lexicon import CITIES, COLOURS, NAMES, NOUNS, WORDS, code, invented
-from .talk import talk
+from .talk import talk, unknown
 
 
 def tool(name, text, /, **params):
@@ -260,7 +260,7 @@ def tool_chat(d, ql, al, long, think):
     """A conversation with tools; it ends with a call or with the answer that uses the results."""
     kind = d.choices(["one", "two", "chain", "none"], [60, 20, 10, 10])[0]
     if kind == "none":  # tools are there, but the question needs none
-        item = (fact if d.chance(0.6) else talk)(d, ql, al)
+        item = d.choices([fact, talk, unknown], [50, 30, 20])[0](d, ql, al)
         return Chat([("user", item.question), ("assistant", item.thought, item.long if long else item.short, [])], think,
                     tools=toolbox(d, ql, []), ability="tools", gold=item.gold)
     t, use = pick(d, ql)
