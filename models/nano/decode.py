@@ -31,7 +31,7 @@ class Decoder:
         c, (b, t) = self.c, ids.shape
         position = torch.arange(t, device=ids.device).expand(b, t)
         real = (position < lengths[:, None])[..., None]
-        lay = layout(c, position, False, 0)._replace(mask=None)
+        lay = layout(c, position, None, 0)
         x = F.embedding(ids, self.p.work["embed"][0]).float()
         self.states, self.lengths = [], lengths.clone()
         for i in range(c.num_hidden_layers):
@@ -59,7 +59,7 @@ class Decoder:
         """Reads one more token of each sequence, `[b]`; returns logits `[b, vocab]`."""
         c, b = self.c, len(ids)
         position = self.lengths[:, None]
-        lay = layout(c, position, False, 0)
+        lay = layout(c, position, None, 0)
         every = torch.arange(b, device=ids.device)
         x = F.embedding(ids[:, None], self.p.work["embed"][0]).float()
         for i, (w, state) in enumerate(zip(self.weights, self.states)):

@@ -30,7 +30,10 @@ class Layout(NamedTuple):
 
 
 def layout(config: Config, position, varlen, documents):
-    """Layout of `position [b, t]`; `documents` is the fixed room for bounds with `varlen`."""
+    """Layout of `position [b, t]`.
+
+    `varlen` True gives bounds with fixed room for `documents`, False a mask, None neither (one document a row).
+    """
     b, t = position.shape
     rotary = int(config.head_dim * config.partial_rotary_factor)
     rate = config.rope_theta ** (-torch.arange(0, rotary, 2, device=position.device) / rotary)
@@ -42,7 +45,7 @@ def layout(config: Config, position, varlen, documents):
         at = torch.nonzero(first.flatten()).flatten().int()
         bounds = torch.full((documents + 1,), b * t, dtype=torch.int32, device=position.device)
         bounds[:len(at)] = at
-    else:
+    elif varlen is False:
         number = first.cumsum(1)
         same = number[:, :, None] == number[:, None, :]
         mask = same.tril()[:, None]

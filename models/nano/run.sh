@@ -2,6 +2,7 @@
 # Trains in the background, for machines where a command may run only a few minutes.
 #   run.sh start [MINUTES] [TRAIN ARGUMENTS]   returns at once; progress in WORK/train.log
 #   run.sh status                              the last lines of the log
+#   run.sh wait SECONDS                        until the run and its evaluation are over, or SECONDS have passed
 #   run.sh collect                             what there is so far, in $OUT, in files of at most 16 MB
 #   run.sh join PARTS FOLDER                   a model folder from collected parts
 # WORK (./work) keeps the run, GPU picks the device (the second one if there are two).
@@ -24,11 +25,15 @@ train() { # MINUTES ARGUMENTS: a run that fails is repeated without compiled par
 case ${1:-} in
   start)
     minutes=${2:-13}; shift; shift
-    mkdir -p "$work"
+    mkdir -p "$work" && rm -f "$work/finished"
+    [ -f cache.tar.xz ] && tar xJf cache.tar.xz -C "$work" # compiled parts of an earlier run
     export -f train; export work
     setsid nohup bash -c "train $minutes $*; python3 evaluate.py --folder '$work' --master '$work/master.pt' --out '$work/eval.json'; touch '$work/finished'" \
       > "$work/train.log" 2>&1 < /dev/null &
     echo "started, $minutes minutes, log in $work/train.log" ;;
+  wait)
+    for _ in $(seq "$((${2:-60} / 5))"); do [ -f "$work/finished" ] && break; sleep 5; done
+    "$here/run.sh" status ;;
   status) tail -n 30 "$work/train.log" | cut -c1-240; ls "$work" ;;
   collect)
     mkdir -p "$out"
@@ -37,11 +42,13 @@ case ${1:-} in
     if [ -f "$work/model.safetensors" ]; then
       split -b 16000000 -d -a 1 "$work/model.safetensors" "$out/model.part"
     fi
+    tar cJf "$out/cache.tar.xz" -C "$work" cache 2> /dev/null
+    [ "$(stat -c %s "$out/cache.tar.xz")" -gt 16000000 ] && rm "$out/cache.tar.xz"
     ls -l "$out" ;;
   join)
     mkdir -p "$3"
     cat "$2"/model.part? > "$3/model.safetensors"
     cp tokenizer/* "$3/"
     python3 -c "import json, config, export; print(json.dumps(export.config_json(config.NANO), indent=1))" > "$3/config.json" ;;
-  *) sed -n '2,8p' "$0" ;;
+  *) sed -n '2,9p' "$0" ;;
 esac
