@@ -190,7 +190,7 @@ fn footprints_agree_with_a_compiler() {
         let with = |bytes: u32| {
             let check = format!("{last}\n    static_assert({sum} == {bytes}, \"footprint\");");
             let text = source.text.replacen(last, &check, 1);
-            compile(&Source { text, function: source.function }, Build::Fast)
+            compile(&Source::metal(text, source.function), Build::Fast)
         };
         match with(bytes) {
             Err(CompileError::Clang(reason)) => return println!("skipped: {reason}"),

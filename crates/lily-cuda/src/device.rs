@@ -116,11 +116,14 @@ impl CudaDevice {
     }
 
     /// Compiles and loads the functions that are new, several at once.
-    fn load_functions(&mut self, wanted: &[(&'static str, &Source)]) -> Result<(), DeviceError> {
-        let mut new: Vec<(&str, &Source)> = Vec::new();
-        for &(kernel, source) in wanted {
-            if !self.functions.contains_key(source) && new.iter().all(|(_, s)| *s != source) {
-                new.push((kernel, source));
+    fn load_functions(
+        &mut self,
+        wanted: &[(&'static str, &Source, u32)],
+    ) -> Result<(), DeviceError> {
+        let mut new: Vec<(&str, &Source, u32)> = Vec::new();
+        for &(kernel, source, shared) in wanted {
+            if !self.functions.contains_key(source) && new.iter().all(|(_, s, _)| *s != source) {
+                new.push((kernel, source, shared));
             }
         }
         let (compiler, architecture) = (&self.compiler, self.architecture());
@@ -129,8 +132,10 @@ impl CudaDevice {
         let images = thread::scope(|scope| {
             let work = || {
                 let mut done = Vec::new();
-                while let Some((kernel, source)) = new.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    done.push((*source, compiler.compile(kernel, source, &architecture)));
+                while let Some(&(kernel, source, shared)) =
+                    new.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    done.push((source, shared, compiler.compile(kernel, source, &architecture)));
                 }
                 done
             };
@@ -138,8 +143,8 @@ impl CudaDevice {
             let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
             joined.flatten().collect::<Vec<_>>()
         });
-        for (source, cubin) in images {
-            let function = self.gpu.load(&cubin?.image, source.function)?;
+        for (source, shared, cubin) in images {
+            let function = self.gpu.load(&cubin?.image, source.function, shared)?;
             self.functions.insert(source.clone(), function);
         }
         Ok(())
@@ -219,11 +224,11 @@ impl Device for CudaDevice {
         let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
             .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;
-        let wanted: Vec<(&str, &Source)> = plan
+        let wanted: Vec<(&str, &Source, u32)> = plan
             .launches()
             .iter()
             .zip(&entries)
-            .map(|(l, (_, source))| (l.kernel, source))
+            .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
             .collect();
         self.load_functions(&wanted)?;
         let address = |b: &Binding| self.memory[b.buffer.index()].address();
@@ -235,6 +240,7 @@ impl Device for CudaDevice {
                 function: self.functions[source].clone(),
                 grid: entry.grid,
                 threads: entry.threads,
+                shared: entry.shared,
                 args: launch.args.clone(),
                 pointers: launch.bindings.iter().map(address).collect(),
             })

@@ -121,7 +121,13 @@ impl Gpu {
     }
 
     /// Loads machine code and finds a function in it.
-    pub fn load(self: &Arc<Self>, image: &[u8], function: &str) -> Result<Function, CudaError> {
+    /// `shared` is the shared memory that launches of it ask for beside what the code declares.
+    pub fn load(
+        self: &Arc<Self>,
+        image: &[u8],
+        function: &str,
+        shared: u32,
+    ) -> Result<Function, CudaError> {
         self.enter()?;
         let name = CString::new(function).unwrap_or_default();
         // SAFETY: the image is a whole cubin; the driver checks it.
@@ -131,7 +137,15 @@ impl Gpu {
         let function =
             call("cuModuleGetFunction", unsafe { result::module::get_function(module, name) });
         let module = Module { gpu: self.clone(), module };
-        Ok(Function { function: function?, _module: Arc::new(module) })
+        let function = function?;
+        if shared > 0 {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function was just found in a module that is held.
+            let set =
+                unsafe { result::function::set_function_attribute(function, most, shared as i32) };
+            call("cuFuncSetAttribute", set)?;
+        }
+        Ok(Function { function, _module: Arc::new(module) })
     }
 
     /// Starts a kernel after everything on the stream. With `overlap` its blocks may start while the kernel
@@ -154,7 +168,7 @@ impl Gpu {
             blockDimX: launch.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: launch.shared,
             hStream: self.stream,
             attrs: &raw mut attribute,
             numAttrs: c_uint::from(overlap),
@@ -412,6 +426,8 @@ pub(crate) struct KernelLaunch {
     pub grid: [u32; 3],
     /// Threads of a block.
     pub threads: u32,
+    /// Shared memory beside what the code declares, in bytes.
+    pub shared: u32,
     /// The argument struct, first parameter.
     pub args: Vec<u8>,
     /// Addresses, the further parameters.

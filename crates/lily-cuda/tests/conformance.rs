@@ -1,9 +1,12 @@
 //! Every kernel on an NVIDIA GPU against its reference; reported as skipped where there is none.
+//!
+//! `LILY_KERNELS=topk,head` runs these kernels alone.
 
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, failures_on, real_shape};
-use lily_kernels::table;
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, failures_on, named_cases, real_shape,
+};
 
 /// Checks cases on one device, so that a kernel is compiled once.
 fn check_all(cases: Vec<Case>) {
@@ -26,13 +29,13 @@ fn check_all(cases: Vec<Case>) {
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(cases_in(Bar::Bf16.precision(), table::cases));
+    check_all(cases_in(Bar::Bf16.precision(), named_cases));
 }
 
 /// The references are plain loops over 25 million weights: minutes.
 #[test]
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
-    let build = || cases_at(vec![real_shape()], table::cases);
+    let build = || cases_at(vec![real_shape()], named_cases);
     check_all(cases_in(Bar::Bf16.precision(), build));
 }

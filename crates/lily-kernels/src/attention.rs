@@ -266,6 +266,7 @@ mod tests {
             constants: Vec::new(),
             grid: [1; 3],
             threads: 128,
+            shared: 0,
         };
         let refusal = |head_dim| head_constants(head_dim, entry()).unwrap_err().0;
         assert_eq!(refusal(100), "head_dim is 100, need a multiple of 16");

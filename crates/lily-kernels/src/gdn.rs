@@ -322,6 +322,7 @@ mod constants {
             constants: Vec::new(),
             grid: [1, 1, 1],
             threads: 128,
+            shared: 0,
         };
         let real = GdnArgs {
             k_heads: 16,

@@ -25,5 +25,5 @@ pub(crate) const THREADS: u32 = lily_plan::FETCH_BYTES as u32;
 
 /// Its complete source.
 pub(crate) fn source() -> Source {
-    Source { text: TEXT.into(), function: "fetch_bytes" }
+    Source::metal(TEXT, "fetch_bytes")
 }

@@ -2,8 +2,9 @@
 
 #![cfg(target_os = "macos")]
 
-use lily_kernels::conformance::{Bar, Case, cases_at, cases_in, failures_on, real_shape};
-use lily_kernels::table;
+use lily_kernels::conformance::{
+    Bar, Case, cases_at, cases_in, failures_on, named_cases, real_shape,
+};
 use lily_metal::host::{AppleHost, AppleOptions};
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
 
@@ -31,13 +32,13 @@ fn check_all(cases: Vec<Case>) {
 
 #[test]
 fn every_kernel_agrees_with_its_reference() {
-    check_all(cases_in(Bar::Bf16.precision(), table::cases));
+    check_all(cases_in(Bar::Bf16.precision(), named_cases));
 }
 
 /// The references are plain loops over 25 million weights: minutes.
 #[test]
 #[ignore = "takes minutes, most of them for the references: scripts/check-full long"]
 fn every_kernel_agrees_with_its_reference_at_the_real_models_shapes() {
-    let build = || cases_at(vec![real_shape()], table::cases);
+    let build = || cases_at(vec![real_shape()], named_cases);
     check_all(cases_in(Bar::Bf16.precision(), build));
 }

@@ -115,6 +115,25 @@ impl Reference {
         Ok(Self { prompts: prompts.prompts, greedy: prompts.greedy, logits })
     }
 
+    /// Records what an engine that keeps all logits computes: the logits of every position, and `ids` greedy ids
+    /// after each prompt.
+    pub fn record(
+        engine: &mut Engine,
+        prompts: Vec<Vec<u32>>,
+        ids: usize,
+    ) -> Result<Self, EngineError> {
+        let mut recorded = Self { prompts, greedy: Vec::new(), logits: Vec::new() };
+        for prompt in &recorded.prompts {
+            let sequence = engine.open()?;
+            let mut logits = Vec::new();
+            engine.evaluate(sequence, prompt, &mut |_, rows| logits.extend_from_slice(rows))?;
+            engine.close(sequence);
+            recorded.logits.push(logits);
+            recorded.greedy.push(greedy(engine, prompt, ids)?);
+        }
+        Ok(recorded)
+    }
+
     /// Longest sequence that an evaluation runs.
     pub fn longest(&self) -> usize {
         let greedy = |i: usize| self.greedy.get(i).map_or(0, Vec::len);

@@ -105,8 +105,12 @@ const CHECKED: &[&str] = &[
     "-fsanitize=alignment,bounds,shift-exponent,integer-divide-by-zero,float-cast-overflow",
 ];
 
-/// Instructions of this machine that kernels use much; they change no result.
+/// Instructions of this machine that kernels use much; they change no result. Without libraries, nothing may be
+/// left to the compiler's own: on AArch64 atomic operations are.
 fn instructions() -> &'static [&'static str] {
+    if cfg!(target_arch = "aarch64") {
+        return &["-mno-outline-atomics"];
+    }
     #[cfg(target_arch = "x86_64")]
     if std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma") {
         return &["-mavx2", "-mfma"];

@@ -75,7 +75,7 @@ fn source(victim: &Victim, text: &str) -> Source {
     let args = "struct Args { uint parts; float eps; };\n";
     let start = format!("#include <metal_stdlib>\nusing namespace metal;\n{args}");
     let text = format!("{start}#line 1 \"{}.metal\"\n{text}", victim.name);
-    Source { text, function: victim.name }
+    Source::metal(text, victim.name)
 }
 
 /// Compiles and runs a text; the error is what a user reads.

@@ -12,7 +12,7 @@ use crate::app::{App, Prepared, PreparedPrompt};
 use crate::body::read_body;
 use crate::connection::Presence;
 use crate::error::ApiError;
-use crate::fields::{Fields, Mode, wrong_type};
+use crate::fields::{Fields, Mode, whole, wrong_type};
 use crate::reply::Kind;
 use crate::respond::respond;
 use crate::schema::{Common, MAX_CHOICES, MAX_TOP_LOGPROBS, Served};
@@ -94,7 +94,7 @@ impl TextRequest {
             return Err(ApiError::field("logprobs", message));
         }
         fields.refuse("suffix", |value| value == "")?;
-        fields.refuse("best_of", |value| value.as_u64() == Some(common.n as u64))?;
+        fields.refuse("best_of", |value| whole(value) == Some(common.n as i64))?;
         let prompts = Prompt::all(fields.take("prompt"), served.vocab)?;
         let choices = prompts.len().saturating_mul(common.n);
         if choices > MAX_CHOICES {
@@ -139,7 +139,7 @@ impl Prompt {
 
 /// A token id in the array `field`.
 pub(crate) fn token(field: &str, value: &Value, vocab: usize) -> Result<u32, ApiError> {
-    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let id = whole(value).and_then(|id| u32::try_from(id).ok());
     id.filter(|&id| (id as usize) < vocab).ok_or_else(|| {
         wrong_type(field, &format!("made of token ids from 0 to {}", vocab - 1), value)
     })

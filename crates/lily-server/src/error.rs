@@ -65,10 +65,21 @@ impl ApiError {
         Self { kind: "authentication_error", ..Self::request(status, "invalid_api_key", message) }
     }
 
+    /// A reply of so many choices never has room.
+    pub fn too_many_choices(asked: usize, most: usize) -> Self {
+        let message = format!(
+            "expected a request for {most} choices at most, which is what can run and wait here at \
+             once, found {asked}; ask for fewer, or start the server with a larger --queue"
+        );
+        Self::field("n", message)
+    }
+
     /// Too many requests wait; in `seconds` there may be room.
     pub fn queue_full(limit: usize, seconds: u32) -> Self {
-        let message =
-            format!("{limit} requests are waiting already; send it again in {seconds} s or later");
+        let message = format!(
+            "there is no room for this request beside those that run and wait (--queue {limit}); \
+             send it again in {seconds} s or later"
+        );
         let error = Self::server(StatusCode::TOO_MANY_REQUESTS, "queue_full", message);
         Self { kind: "rate_limit_error", retry_after: Some(seconds), ..error }
     }

@@ -135,7 +135,7 @@ impl Fields {
             i64::MAX => format!("a whole number of at least {}", range.start()),
             end => format!("a whole number from {} to {end}", range.start()),
         };
-        match value.as_i64() {
+        match whole(&value) {
             Some(number) if range.contains(&number) => Ok(Some(number)),
             _ => Err(wrong_type(&self.name(field), &expected, &value)),
         }
@@ -156,9 +156,19 @@ impl Fields {
         field: &str,
         neutral: impl Fn(&Value) -> bool,
     ) -> Result<(), ApiError> {
+        self.refuse_for(field, neutral, "leave it out")
+    }
+
+    /// The same, with what to do instead.
+    pub fn refuse_for(
+        &mut self,
+        field: &str,
+        neutral: impl Fn(&Value) -> bool,
+        advice: &str,
+    ) -> Result<(), ApiError> {
         match self.take(field) {
             Some(value) if !neutral(&value) => match self.mode {
-                Mode::Strict => Err(self.unsupported(field, &value)),
+                Mode::Strict => Err(self.unsupported(field, &value, advice)),
                 Mode::Lenient => {
                     self.ignored.push(self.name(field));
                     Ok(())
@@ -168,15 +178,15 @@ impl Fields {
         }
     }
 
-    fn unsupported(&self, field: &str, value: &Value) -> ApiError {
+    fn unsupported(&self, field: &str, value: &Value, advice: &str) -> ApiError {
         let name = self.name(field);
         let message = match value {
             Value::Object(_) | Value::Array(_) => {
-                format!("`{name}` is not supported by this server; leave it out")
+                format!("`{name}` is not supported by this server; {advice}")
             }
             value => {
                 let value = brief(&value.to_string());
-                format!("`{name}` = {value} is not supported by this server; leave it out")
+                format!("`{name}` = {value} is not supported by this server; {advice}")
             }
         };
         ApiError::field(name, message)
@@ -200,6 +210,14 @@ impl Fields {
             }
         }
     }
+}
+
+/// A whole number, which may be written with a point: in JSON 3.0 is 3.
+pub(crate) fn whole(value: &Value) -> Option<i64> {
+    // Above, not every whole number has a place of its own.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let written = |number: &f64| number.fract() == 0.0 && number.abs() <= EXACT;
+    value.as_i64().or_else(|| value.as_f64().filter(written).map(|number| number as i64))
 }
 
 /// Characters of a client's text that an answer repeats.

@@ -1,6 +1,7 @@
 //! Who may ask: host names, origins of web pages, and the key.
 //!
-//! A web page must not talk to a server on its reader's machine unless that was allowed by name.
+//! A web page must not talk to a server on its reader's machine unless that was allowed by name, or it
+//! is the server's own page.
 //! Browsers say where a page comes from (`Origin`), and which name led here (`Host`): a foreign
 //! name that was made to point at this machine is refused too.
 
@@ -16,6 +17,7 @@ use subtle::ConstantTimeEq;
 
 use crate::error::{ApiError, JSON};
 use crate::fields::brief;
+use crate::page::is_page;
 use crate::respond::IGNORED;
 use crate::settings::Secret;
 
@@ -36,12 +38,14 @@ pub(crate) async fn guard(
 ) -> Response {
     let origin = request.headers().get(header::ORIGIN).cloned();
     let host = guard.check_host(request.headers(), request.uri());
-    if let Err(error) = host.and(guard.check_origin(origin.as_ref())) {
+    if let Err(error) = host.and(guard.check_origin(origin.as_ref(), request.headers())) {
         return error.into_response();
     }
+    let path = request.uri().path();
+    let is_open = path == "/health" || is_page(path);
     let mut response = if is_preflight(&request) {
         preflight(request.headers())
-    } else if request.uri().path() != "/health" && !guard.has_key(request.headers()) {
+    } else if !is_open && !guard.has_key(request.headers()) {
         ApiError::unauthorized().into_response()
     } else {
         in_shape(next.run(request).await)
@@ -100,18 +104,34 @@ impl Guard {
         Err(ApiError::request(StatusCode::FORBIDDEN, "host_not_allowed", message))
     }
 
-    fn check_origin(&self, origin: Option<&HeaderValue>) -> Result<(), ApiError> {
+    /// The host has been checked: a page with the same one came from here, or through the proxy in
+    /// front, which may have ended TLS.
+    fn check_origin(
+        &self,
+        origin: Option<&HeaderValue>,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
         let Some(origin) = origin else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default();
+        let own = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let from = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        let is_own = from.zip(own).is_some_and(|(from, own)| from.eq_ignore_ascii_case(own));
         let allowed = |name: &String| name == "*" || name.eq_ignore_ascii_case(origin);
-        if self.origins.iter().any(allowed) {
+        if is_own || self.origins.iter().any(allowed) {
             return Ok(());
         }
         let origin = brief(origin);
-        let message = format!(
-            "web pages from `{origin}` may not use this server; start it with --allow-origin \
-             {origin} to allow them"
-        );
+        let message = match origin.as_str() {
+            // A file, or a frame that may not say: such a page has no name that could be allowed.
+            "null" => "web pages without an origin of their own, such as files, may not use this \
+                       server; serve the page from an address, and start the server with \
+                       --allow-origin and that address"
+                .to_owned(),
+            origin => format!(
+                "web pages from `{origin}` may not use this server; start it with --allow-origin \
+                 {origin} to allow them"
+            ),
+        };
         Err(ApiError::request(StatusCode::FORBIDDEN, "origin_not_allowed", message))
     }
 
@@ -195,12 +215,36 @@ mod tests {
 
     #[test]
     fn origins_are_refused_unless_allowed() {
-        let check = |origin| guard().check_origin(Some(&HeaderValue::from_static(origin)));
+        let host = headers(header::HOST, "127.0.0.1:8080");
+        let check = |origin| guard().check_origin(Some(&HeaderValue::from_static(origin)), &host);
         assert!(check("http://app.local").is_ok());
         for origin in ["https://evil.example", "null", "http://app.local.evil.example"] {
             assert!(check(origin).is_err(), "{origin}");
         }
-        assert!(guard().check_origin(None).is_ok());
+        assert!(guard().check_origin(None, &host).is_ok());
+    }
+
+    #[test]
+    fn the_own_page_may_ask_and_no_other_page_of_the_machine() {
+        let host = headers(header::HOST, "127.0.0.1:8080");
+        let check = |origin| guard().check_origin(Some(&HeaderValue::from_static(origin)), &host);
+        assert!(check("http://127.0.0.1:8080").is_ok());
+        // Behind a proxy that ends TLS.
+        assert!(check("https://127.0.0.1:8080").is_ok());
+        for origin in [
+            "http://127.0.0.1",
+            "http://127.0.0.1:3000",
+            "http://localhost:8080",
+            "127.0.0.1:8080",
+            "file://127.0.0.1:8080",
+            "http://127.0.0.1:8080.evil.example",
+            "http://",
+            "",
+        ] {
+            assert!(check(origin).is_err(), "{origin}");
+        }
+        let origin = HeaderValue::from_static("http://127.0.0.1:8080");
+        assert!(guard().check_origin(Some(&origin), &HeaderMap::new()).is_err());
     }
 
     #[test]

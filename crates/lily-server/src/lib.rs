@@ -22,6 +22,7 @@ mod messages;
 mod metrics;
 mod models;
 mod openapi;
+mod page;
 mod queue;
 mod reply;
 mod respond;

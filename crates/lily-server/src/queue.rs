@@ -32,6 +32,8 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Job>,
+    /// Jobs that run, those included that were just taken.
+    running: usize,
     closed: bool,
     /// Seconds that a job runs, on average of the last ones.
     service: Option<f64>,
@@ -45,17 +47,22 @@ impl Queue {
         Self { limit, sessions, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Puts the jobs of a reply at the end, if there is room for one. Jobs whose client has left make
-    /// room.
+    /// Puts the jobs of a reply at the end, if there is room for all of them: places to wait in, and
+    /// sequences that are free. Jobs whose client has left make room.
     pub fn push(&self, jobs: Vec<Job>) -> Result<(), ApiError> {
+        let most = self.limit.saturating_add(self.sessions);
+        if jobs.len() > most {
+            return Err(ApiError::too_many_choices(jobs.len(), most));
+        }
         let mut state = self.lock();
         if state.closed {
             return Err(ApiError::shutting_down());
         }
-        if state.waiting.len() >= self.limit {
+        let room = most - jobs.len();
+        if state.waiting.len() + state.running > room {
             state.waiting.retain(|job| !job.updates.is_closed());
         }
-        if state.waiting.len() >= self.limit {
+        if state.waiting.len() + state.running > room {
             return Err(ApiError::queue_full(self.limit, state.retry_after(self.sessions)));
         }
         state.waiting.extend(jobs);
@@ -72,7 +79,10 @@ impl Queue {
             }
             match state.waiting.pop_front() {
                 Some(job) if job.updates.is_closed() => {}
-                Some(job) => return Some(job),
+                Some(job) => {
+                    state.running += 1;
+                    return Some(job);
+                }
                 None => {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -86,9 +96,15 @@ impl Queue {
         loop {
             let job = state.waiting.pop_front()?;
             if !job.updates.is_closed() {
+                state.running += 1;
                 return Some(job);
             }
         }
+    }
+
+    /// Notes how many of the jobs that were taken run.
+    pub fn set_running(&self, jobs: usize) {
+        self.lock().running = jobs;
     }
 
     /// Notes how long a job has run.
@@ -173,6 +189,7 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_until_a_client_leaves() {
         let queue = Queue::new(1, 1);
+        queue.set_running(1);
         let (first, first_receiver) = job(0);
         queue.push(first).unwrap();
         let (second, _second_receiver) = job(1);
@@ -184,8 +201,44 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_of_no_places_takes_what_can_run_at_once() {
+        let queue = Queue::new(0, 2);
+        let mut receivers = Vec::new();
+        for id in 0..2 {
+            let (job, receiver) = job(id);
+            queue.push(job).unwrap();
+            receivers.push(receiver);
+        }
+        let refused = ApiError::queue_full(0, 1);
+        assert_eq!(queue.push(job(2).0).unwrap_err(), refused, "neither is taken yet");
+        assert!(queue.pop().is_some() && queue.try_pop().is_some());
+        assert_eq!(queue.push(job(3).0).unwrap_err(), refused, "both run");
+        queue.set_running(1);
+        let (late, _receiver) = job(4);
+        queue.push(late).unwrap();
+    }
+
+    #[test]
+    fn the_jobs_of_a_reply_have_room_together_or_not_at_all() {
+        let queue = Queue::new(2, 1);
+        let mut receivers = Vec::new();
+        let mut jobs = |number| -> Vec<Job> {
+            let (jobs, of_these): (Vec<_>, Vec<_>) = (0..number).map(job).unzip();
+            receivers.extend(of_these);
+            jobs.into_iter().flatten().collect()
+        };
+        assert_eq!(queue.push(jobs(4)).unwrap_err(), ApiError::too_many_choices(4, 3));
+        queue.push(jobs(1)).unwrap();
+        assert_eq!(queue.push(jobs(3)).unwrap_err(), ApiError::queue_full(2, 1));
+        assert_eq!(queue.waiting(), 1);
+        queue.push(jobs(2)).unwrap();
+        assert_eq!(queue.waiting(), 3);
+    }
+
+    #[test]
     fn a_client_is_told_to_come_back_when_a_place_is_likely_to_be_free() {
         let queue = Queue::new(0, 4);
+        queue.set_running(4);
         let retry = |seconds: &[u64]| {
             seconds.iter().for_each(|&s| queue.note_served(Duration::from_secs(s)));
             let (late, _receiver) = job(0);

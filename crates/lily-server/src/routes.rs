@@ -19,10 +19,11 @@ use crate::guard::{Guard, guard};
 use crate::metrics;
 use crate::models::{model, models};
 use crate::openapi::openapi;
+use crate::page;
 use crate::shared::Shared;
 use crate::tokens::{detokenize, tokenize};
 
-/// All routes.
+/// All routes but the parts of the page.
 fn table() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
     vec![
         ("/v1/chat/completions", post(chat)),
@@ -34,12 +35,13 @@ fn table() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
         ("/health", get(health)),
         ("/metrics", get(metrics_text)),
         ("/openapi.json", get(openapi)),
+        ("/", page::index()),
     ]
 }
 
 /// All routes behind the guard.
 pub(crate) fn routes(shared: Arc<Shared>, guarded: Guard) -> Router {
-    let routes = table().into_iter();
+    let routes = table().into_iter().chain(page::parts());
     routes
         .fold(Router::new(), |router, (path, method)| router.route(path, method))
         .fallback(not_found)

@@ -8,7 +8,7 @@ use lily_model::sampling::Sampling;
 use serde_json::Value;
 
 use crate::error::ApiError;
-use crate::fields::{Fields, brief, wrong_type};
+use crate::fields::{Fields, brief, whole, wrong_type};
 
 /// Most stop strings of a request.
 const MAX_STOPS: usize = 16;
@@ -168,7 +168,7 @@ fn sampling(fields: &mut Fields, served: &Served<'_>) -> Result<Sampling, ApiErr
 
 fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
     let Some(value) = fields.take("seed") else { return Ok(random()) };
-    let number = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
+    let number = value.as_u64().or_else(|| whole(&value).map(i64::cast_unsigned));
     number.ok_or_else(|| wrong_type("seed", "a whole number", &value))
 }
 

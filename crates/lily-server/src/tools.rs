@@ -29,8 +29,9 @@ pub(crate) struct Tools {
 impl Tools {
     pub fn take(fields: &mut Fields) -> Result<Self, ApiError> {
         let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-        fields.refuse("functions", is_empty)?;
-        fields.refuse("function_call", |value| value == "none")?;
+        fields.refuse_for("functions", is_empty, "give `tools`, which took its place")?;
+        let is_none = |value: &Value| value == "none";
+        fields.refuse_for("function_call", is_none, "give `tool_choice`, which took its place")?;
         let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
         let shown = match fields.take("tools") {
             None => None,

@@ -63,7 +63,7 @@ impl Worker {
 
     /// Jobs that are running.
     pub fn running(&self) -> usize {
-        self.running.load(Ordering::Relaxed)
+        self.running.load(Ordering::Acquire)
     }
 
     /// Why nothing can be run: the device failed, and a trial after that as well. The next request
@@ -142,15 +142,18 @@ impl<'a> Floor<'a> {
             self.try_engine();
         }
         if let Some(fault) = self.worker.fault() {
+            self.count();
             return job.updates.send(Update::Failed(ApiError::engine_failed(&fault)));
         }
         self.started += 1;
-        match Stream::start(self.started, &mut self.generator, self.tokenizer, job) {
+        let started = Stream::start(self.started, &mut self.generator, self.tokenizer, job);
+        match started {
             Ok(stream) => {
                 self.streams.push(stream);
                 self.count();
             }
             Err(refused) => {
+                self.count();
                 let (job, turned) = *refused;
                 let is_dangerous = turned.endangers_engine();
                 self.free_lost();
@@ -238,7 +241,9 @@ impl<'a> Floor<'a> {
     }
 
     fn count(&self) {
-        self.worker.running.store(self.streams.len(), Ordering::Relaxed);
+        // First: who reads that nothing runs may come at once.
+        self.worker.queue.set_running(self.streams.len());
+        self.worker.running.store(self.streams.len(), Ordering::Release);
     }
 }
 

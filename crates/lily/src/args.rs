@@ -17,6 +17,7 @@ pub use doctor::DoctorArgs;
 use lily_kernels::gpu::Products;
 use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
+use lily_model::synth::{PRESETS, SynthError};
 pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -246,7 +247,7 @@ pub struct PullArgs {
 #[derive(Args)]
 pub struct SynthArgs {
     /// qwen3.6-35b-a3b, tiny, or a config.json.
-    #[arg(long, value_name = "NAME|FILE.json")]
+    #[arg(long, value_name = "NAME|FILE.json", value_parser = preset)]
     pub preset: String,
     /// Folder to write to.
     #[arg(long, value_name = "DIR")]
@@ -332,6 +333,14 @@ impl Command {
             _ => return Ok(()),
         };
         Err(conflict(command, &format!("{stray} has no effect with --device {device}")))
+    }
+}
+
+/// A name of shapes, or a file of them.
+fn preset(text: &str) -> Result<String, SynthError> {
+    match PRESETS.contains(&text) || text.ends_with(".json") {
+        true => Ok(text.into()),
+        false => Err(SynthError::UnknownPreset { found: text.into() }),
     }
 }
 

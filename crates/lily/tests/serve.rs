@@ -190,6 +190,9 @@ fn the_key_may_stand_in_the_environment() {
     let output = command.env("LILY_API_KEY", "se cret").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("API key") && !said.contains("se cret"), "{said}");
+    let output = self::command(&["--port", "0"]).env("LILY_API_KEY", "").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("LILY_API_KEY is empty"), "{said}");
 }
 
 #[test]

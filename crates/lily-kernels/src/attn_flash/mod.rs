@@ -6,7 +6,7 @@
 //! act.
 //! Mapping: a threadgroup owns 32 or 64 (token, query head) pairs of one KV head, by device, so short
 //! chunks fill tiles and keys are shared. The grid is declared for 64. `tensors.metal` is the form for
-//! devices with tensor operations.
+//! devices with tensor operations, `hopper.cu` that for NVIDIA's compute capability 9.0.
 
 #[allow(unsafe_code)]
 mod cpu;
@@ -20,7 +20,7 @@ use lily_plan::{Binding, BufferId, Launch};
 use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
-use crate::gpu::{Entry, GpuFace, GpuLaunch, MslStruct, Products, Unsupported, msl_struct};
+use crate::gpu::{Entry, Family, GpuFace, GpuLaunch, MslStruct, Products, Unsupported, msl_struct};
 use crate::shape::{LaunchContext, StepArgs};
 use crate::table::Kernel;
 
@@ -123,6 +123,18 @@ fn tensors_support(head_dim: u32) -> bool {
     head_dim.is_multiple_of(64)
 }
 
+/// The form for compute capability 9.0 and heads of 256: blocks of 128 pairs, of two warpgroups that
+/// multiply and one that copies.
+fn hopper_entry(entry: Entry, kv_heads: u32, pairs: u32) -> Entry {
+    let tiles = pairs.div_ceil(128);
+    let splits = policy::hopper_splits(kv_heads * tiles);
+    let mut entry = entry.from_text("hopper.cu", include_str!("hopper.cu"));
+    entry.function = "attn_flash_hopper";
+    // 128 queries, two tiles each of 80 keys and values, their barriers, and what aligns them.
+    let shared = (128 + 2 * (80 + 80)) * 512 + 64 + 1024;
+    entry.constant("SPLITS", splits).shared(shared).over([kv_heads, tiles, splits], 384)
+}
+
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
     let entry = attention::head_constants(a.head_dim, launch.entry("attn_flash"))?;
@@ -135,6 +147,9 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
             .constant("TENSOR_OPERATIONS", 1u32)
             .constant("TILE_ROWS", 32u32)
             .over([a.kv_heads, pairs.div_ceil(32), 1], 128));
+    }
+    if launch.target.family == (Family::Nvidia { capability: 90 }) && a.head_dim == 256 {
+        return Ok(hopper_entry(entry, a.kv_heads, pairs));
     }
     let row_tiles = policy::row_tiles(&launch.target);
     let tiles = pairs.div_ceil(32 * row_tiles);

@@ -4,30 +4,30 @@ use lily_plan::RowFormat;
 
 use super::{Buffers, launch};
 use crate::conformance::{
-    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, small_shapes,
+    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, product_steps, small_shapes,
 };
 
 /// All cases of this kernel.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for shape in small_shapes() {
-        for step in decode_steps().into_iter().chain(prefill_steps()) {
-            for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
-                let mut c = CaseBuilder::new(&shape, step);
-                let (m, hidden, head_dim) = (c.rows(), shape.hidden, shape.head_dim);
-                let buffers = Buffers {
-                    control: c.control(),
-                    xn: c.act("xn", [m, hidden]),
-                    x_ss: c.sums("x_ss", [m, hidden / 8]),
-                    weight: c.matrix("weight", 1, shape.attn_rows(), hidden, format),
-                    aq: c.f32("aq", [m, shape.q_heads, head_dim]),
-                    gate: c.act("gate", [m, shape.q_heads, head_dim]),
-                    ak: c.f32("ak", [m, shape.kv_heads, head_dim]),
-                    av: c.f32("av", [m, shape.kv_heads, head_dim]),
-                };
-                let launch = launch(&c.context(), buffers);
-                cases.push(c.build(launch, Tolerance::product(format)));
-            }
+    let steps = decode_steps().into_iter().chain(prefill_steps());
+    let steps = steps.flat_map(|step| small_shapes().into_iter().map(move |shape| (shape, step)));
+    for (shape, step) in steps.chain(product_steps()) {
+        for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
+            let mut c = CaseBuilder::new(&shape, step);
+            let (m, hidden, head_dim) = (c.rows(), shape.hidden, shape.head_dim);
+            let buffers = Buffers {
+                control: c.control(),
+                xn: c.act("xn", [m, hidden]),
+                x_ss: c.sums("x_ss", [m, hidden / 8]),
+                weight: c.matrix("weight", 1, shape.attn_rows(), hidden, format),
+                aq: c.f32("aq", [m, shape.q_heads, head_dim]),
+                gate: c.act("gate", [m, shape.q_heads, head_dim]),
+                ak: c.f32("ak", [m, shape.kv_heads, head_dim]),
+                av: c.f32("av", [m, shape.kv_heads, head_dim]),
+            };
+            let launch = launch(&c.context(), buffers);
+            cases.push(c.build(launch, Tolerance::product(format)));
         }
     }
     cases

@@ -124,6 +124,33 @@ pub fn prefill_steps() -> Vec<Step> {
     chunks.iter().map(|&tokens| Step::Prefill { tokens, sequence: 1 }).collect()
 }
 
+/// Chunks over matrices with whole hundreds of columns, for devices that have a form of their own for their products: one
+/// row in the last tile, most of one, and several tiles. At the asked shapes, a chunk with the highest tiles.
+pub fn product_steps() -> Vec<(ModelShape, Step)> {
+    if cfg!(miri) {
+        return Vec::new();
+    }
+    let chunk = |tokens| Step::Prefill { tokens, sequence: 1 };
+    let asked = CASE_SHAPES.with_borrow(Vec::clone);
+    if !asked.is_empty() {
+        return asked.into_iter().map(|shape| (shape, chunk(300))).collect();
+    }
+    let narrow = |real_heads: &ModelShape| ModelShape {
+        hidden: 256,
+        q_heads: 4,
+        head_dim: 128,
+        rotary_dim: 32,
+        v_heads: 32,
+        v_dim: 16,
+        experts: 5,
+        top_k: 2,
+        inner: 256,
+        ..real_heads.clone()
+    };
+    let shape = small_shapes().first().map(narrow);
+    shape.into_iter().flat_map(|s| [11, 67, 200].map(|tokens| (s.clone(), chunk(tokens)))).collect()
+}
+
 /// What a case is made for, one after another; the first alone under Miri, which would take minutes to
 /// build the others.
 pub fn few<T, const N: usize>(values: [T; N]) -> impl Iterator<Item = T> {

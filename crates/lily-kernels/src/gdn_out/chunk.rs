@@ -1,7 +1,7 @@
 //! GPU face of the prefill form, `chunk.metal`.
 
 use super::{Args, bind};
-use crate::gpu::tiles::Product;
+use crate::gpu::tiles::{Product, TILE_COLUMNS};
 use crate::gpu::{Entry, GpuLaunch, Unsupported};
 
 /// The entry of a prefill launch.
@@ -9,6 +9,13 @@ pub(super) fn chunk_entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> 
     let a: Args = launch.args();
     let (k, outputs) = (a.v_heads * a.v_dim, a.residual.hidden);
     let product = Product { weight: bind::WEIGHT, k, outputs, experts: 1 };
+    if a.residual.ss_columns == TILE_COLUMNS {
+        let hopper = include_str!("hopper.cu");
+        let entry = product.chunk_by_warpgroups(launch, "gdn_out_chunk", hopper, a.step.rows)?;
+        if let Some(entry) = entry {
+            return Ok(entry);
+        }
+    }
     let entry = product.chunk(launch, "gdn_out_chunk", a.step.rows)?;
     Ok(entry.from_text("chunk.metal", include_str!("chunk.metal")))
 }

@@ -4,33 +4,33 @@ use lily_plan::RowFormat;
 
 use super::{Buffers, launch};
 use crate::conformance::{
-    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, small_shapes,
+    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, product_steps, small_shapes,
 };
 use crate::residual::ResidualBuffers;
 
 /// All cases of this kernel.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for shape in small_shapes() {
-        for step in decode_steps().into_iter().chain(prefill_steps()) {
-            for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
-                let mut c = CaseBuilder::new(&shape, step);
-                let (m, hidden, batch) = (c.rows(), shape.hidden, c.session.batch);
-                let buffers = Buffers {
-                    control: c.control(),
-                    og: c.act("og", [m, shape.v_heads, shape.v_dim]),
-                    o_ss: c.sums("o_ss", [batch, shape.v_heads, shape.o_ss_slices()]),
-                    weight: c.matrix("weight", 1, hidden, shape.v_width(), format),
-                    residual: ResidualBuffers {
-                        x: c.f32("x", [m, hidden]),
-                        next_norm: c.vector("next_norm", [hidden], |c| 1.0 + 0.2 * c.normal()),
-                        xn: c.act("xn", [m, hidden]),
-                        x_ss: c.f32("x_ss", [m, hidden / 8]),
-                    },
-                };
-                let launch = launch(&c.context(), buffers);
-                cases.push(c.build(launch, Tolerance::product(format)));
-            }
+    let steps = decode_steps().into_iter().chain(prefill_steps());
+    let steps = steps.flat_map(|step| small_shapes().into_iter().map(move |shape| (shape, step)));
+    for (shape, step) in steps.chain(product_steps()) {
+        for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
+            let mut c = CaseBuilder::new(&shape, step);
+            let (m, hidden, batch) = (c.rows(), shape.hidden, c.session.batch);
+            let buffers = Buffers {
+                control: c.control(),
+                og: c.act("og", [m, shape.v_heads, shape.v_dim]),
+                o_ss: c.sums("o_ss", [batch, shape.v_heads, shape.o_ss_slices()]),
+                weight: c.matrix("weight", 1, hidden, shape.v_width(), format),
+                residual: ResidualBuffers {
+                    x: c.f32("x", [m, hidden]),
+                    next_norm: c.vector("next_norm", [hidden], |c| 1.0 + 0.2 * c.normal()),
+                    xn: c.act("xn", [m, hidden]),
+                    x_ss: c.f32("x_ss", [m, hidden / 8]),
+                },
+            };
+            let launch = launch(&c.context(), buffers);
+            cases.push(c.build(launch, Tolerance::product(format)));
         }
     }
     cases

@@ -18,13 +18,14 @@ mod source;
 mod structs;
 pub(crate) mod tiles;
 pub mod translate;
+pub(crate) mod warpgroups;
 
 use lily_plan::{DeviceError, Launch};
 
 pub use listing::add_entries;
 pub use matrix::{MatrixFormat, weight_bytes};
 pub use self_test::{WrongProducts, check_products};
-pub use source::{HEADERS, Source};
+pub use source::{HEADERS, Language, Source};
 pub(crate) use structs::msl_struct;
 pub use structs::{Field, MslStruct};
 
@@ -74,7 +75,7 @@ impl GpuLaunch<'_> {
     /// An entry over the declared grid and threads.
     pub fn entry(&self, function: &'static str) -> Entry {
         let (grid, threads) = (self.grid, self.threads);
-        Entry { function, text: None, constants: Vec::new(), grid, threads }
+        Entry { function, text: None, constants: Vec::new(), grid, threads, shared: 0 }
     }
 }
 
@@ -166,10 +167,10 @@ impl Target {
     pub const TEST: Self = Self { family: Family::Test, products: Products::SimdgroupMatrix };
 }
 
-/// One file of Metal text in a kernel's folder.
+/// One file of a kernel's folder: Metal text, or CUDA text for one generation of NVIDIA GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Text {
-    /// Name of the file.
+    /// Name of the file; CUDA text ends in `.cu`.
     pub name: &'static str,
     /// What is in it.
     pub content: &'static str,
@@ -188,6 +189,8 @@ pub struct Entry {
     pub grid: [u32; 3],
     /// Threads of a threadgroup, a multiple of 32.
     pub threads: u32,
+    /// Bytes of threadgroup memory beside what the text declares: `extern __shared__` of a CUDA text.
+    pub shared: u32,
 }
 
 impl Entry {
@@ -206,6 +209,12 @@ impl Entry {
     /// Takes the function from another file of the kernel's folder.
     pub fn from_text(mut self, name: &'static str, content: &'static str) -> Self {
         self.text = Some(Text { name, content });
+        self
+    }
+
+    /// Asks for threadgroup memory beside what the text declares.
+    pub fn shared(mut self, bytes: u32) -> Self {
+        self.shared = bytes;
         self
     }
 

@@ -12,6 +12,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("gemv.h", include_str!("../../prelude/gemv.h")),
     ("gemv_residual.h", include_str!("../../prelude/gemv_residual.h")),
     ("lily.h", include_str!("../../prelude/lily.h")),
+    ("flash.h", include_str!("../../tile/flash.h")),
     ("float.h", include_str!("../../tile/float.h")),
     ("gdn.h", include_str!("../../prelude/gdn.h")),
     ("gdn_chunk.h", include_str!("../../prelude/gdn_chunk.h")),
@@ -25,22 +26,52 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("dequantise.h", include_str!("../../format/dequantise.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
     ("grouped.h", include_str!("../../tile/grouped.h")),
+    ("hopper.h", include_str!("../../tile/hopper.h")),
+    ("hopper_dense.h", include_str!("../../tile/hopper_dense.h")),
+    ("hopper_grouped.h", include_str!("../../tile/hopper_grouped.h")),
+    ("hopper_products.h", include_str!("../../tile/hopper_products.h")),
+    ("hopper_project.h", include_str!("../../tile/hopper_project.h")),
+    ("hopper_residual.h", include_str!("../../tile/hopper_residual.h")),
+    ("hopper_scales.h", include_str!("../../tile/hopper_scales.h")),
     ("mma.h", include_str!("../../tile/mma.h")),
     ("residual_tile.h", include_str!("../../tile/residual_tile.h")),
     ("row_scales.h", include_str!("../../tile/row_scales.h")),
     ("tensor.h", include_str!("../../tile/tensor.h")),
+    ("warpgroup.h", include_str!("../../tile/warpgroup.h")),
 ];
 
-/// Metal source with everything in it but the system headers.
+/// What a text is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Language {
+    /// Metal, for every GPU.
+    Metal,
+    /// CUDA, for one generation of NVIDIA GPUs: it declares its function as NVRTC wants it.
+    Cuda,
+}
+
+impl Language {
+    fn of(name: &str) -> Self {
+        if name.ends_with(".cu") { Self::Cuda } else { Self::Metal }
+    }
+}
+
+/// Source with everything in it but the system headers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The text.
     pub text: String,
     /// The kernel function in it.
     pub function: &'static str,
+    /// What it is written in.
+    pub language: Language,
 }
 
 impl Source {
+    /// Complete Metal source.
+    pub fn metal(text: impl Into<String>, function: &'static str) -> Self {
+        Self { text: text.into(), function, language: Language::Metal }
+    }
+
     /// Puts an entry's constants and the argument struct in front of the kernel's text and its headers into
     /// it. Line markers keep the places of the original files.
     ///
@@ -56,7 +87,7 @@ impl Source {
         let own = Text { name: "kernel.metal", content: face.text };
         let Text { name, content } = entry.text.unwrap_or(own);
         insert(&mut text, &format!("{kernel}/{name}"), content, &mut included);
-        Self { text, function: entry.function }
+        Self { text, function: entry.function, language: Language::of(name) }
     }
 }
 

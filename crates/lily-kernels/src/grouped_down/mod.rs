@@ -117,7 +117,11 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         outputs: a.hidden,
         experts: a.routing.experts + 1,
     };
-    let entry =
-        product.grouped(launch, "grouped_down", launch.grid[1], a.step.rows * a.routing.top_k)?;
+    let (entries, pairs) = (launch.grid[1], a.step.rows * a.routing.top_k);
+    let hopper = include_str!("hopper.cu");
+    let entry = match product.grouped_by_warpgroups(launch, KERNEL.name, hopper, entries, pairs)? {
+        Some(entry) => entry,
+        None => product.grouped(launch, KERNEL.name, entries, pairs)?,
+    };
     Ok(entry.constant("SLOTS", a.routing.slots() as u64))
 }

@@ -3,15 +3,16 @@
 use lily_plan::RowFormat;
 
 use super::{Buffers, launch};
-use crate::conformance::{Case, CaseBuilder, Tolerance, few, small_shapes};
+use crate::conformance::{Case, CaseBuilder, Tolerance, few, product_steps, small_shapes};
 use crate::routing::testing::{PATTERNS, control, groups, route, steps};
 
 /// All cases of this kernel; equal routing gives entries of several tiles and empty experts.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for shape in small_shapes() {
-        for (step, pattern) in steps().into_iter().flat_map(|s| few(PATTERNS).map(move |p| (s, p)))
-        {
+    let steps = steps().into_iter();
+    let steps = steps.flat_map(|step| small_shapes().into_iter().map(move |shape| (shape, step)));
+    for (shape, step) in steps.chain(product_steps()) {
+        for pattern in few(PATTERNS) {
             for format in few([RowFormat::Q4, RowFormat::Bf16]) {
                 let mut c = CaseBuilder::new(&shape, step);
                 c.label(&format!("{pattern:?}"));

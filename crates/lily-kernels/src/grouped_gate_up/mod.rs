@@ -116,5 +116,11 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
         outputs: 2 * a.inner,
         experts: a.routing.experts + 1,
     };
-    product.grouped(launch, "grouped_gate_up", launch.grid[1], a.step.rows * a.routing.top_k)
+    let (entries, pairs) = (launch.grid[1], a.step.rows * a.routing.top_k);
+    let hopper = include_str!("hopper.cu");
+    let entry = product.grouped_by_warpgroups(launch, KERNEL.name, hopper, entries, pairs)?;
+    match entry {
+        Some(entry) => Ok(entry.constant("SS_TILES", a.norm.ss_tiles)),
+        None => product.grouped(launch, KERNEL.name, entries, pairs),
+    }
 }

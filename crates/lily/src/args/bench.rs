@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use super::ModelArgs;
+use super::{ModelArgs, conflict, preset};
 
 /// `lily bench`.
 #[derive(Args)]
@@ -15,7 +15,7 @@ pub struct BenchArgs {
     pub model: ModelArgs,
     /// Random weights of these shapes in memory instead of a model: qwen3.6-35b-a3b, tiny, or a
     /// config.json.
-    #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "model")]
+    #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "model", value_parser = preset)]
     pub preset: Option<String>,
     /// Prompt lengths, in tokens.
     #[arg(
@@ -44,6 +44,21 @@ pub struct BenchArgs {
     /// Also draw prefill and decode speed over the length into this file, as SVG.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+}
+
+impl BenchArgs {
+    /// Checks what has a meaning or none whatever the model is.
+    ///
+    /// # Errors
+    /// Figures and chart would be written over each other.
+    pub fn check(&self) -> Result<(), clap::Error> {
+        match (&self.json, &self.plot) {
+            (Some(json), Some(plot)) if json == plot => {
+                Err(conflict("bench", "--json and --plot name one file; give each its own"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A number from 1 to `most`; lengths and tokens together stay below the longest context.

@@ -41,6 +41,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
+    args.check()?;
     let longest = args.lengths.iter().max().context("--lengths is empty")?;
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;

@@ -1,6 +1,7 @@
-//! `lily doctor`: what this machine has, and every kernel against its reference.
+//! `lily doctor`: what this machine has, every kernel against its reference, and a whole model.
 
 mod machine;
+mod model;
 mod probe;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::output::{print, print_json};
 use machine::{Machine, Patient};
+use model::WholeModel;
 use probe::Launches;
 
 /// What was found.
@@ -24,6 +26,8 @@ struct Report {
     /// Measured on GPUs, once their kernels are right.
     launches: Option<Launches>,
     kernels: Vec<Row>,
+    /// The built-in model, once the kernels are right.
+    model: Option<WholeModel>,
     /// Kernels that are not ok.
     failed: usize,
 }
@@ -62,17 +66,24 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     // Wrong kernels say nothing about time. On the processor nothing waits for a launch.
     let has_launches = failed == 0 && matches!(name, "cuda" | "metal");
     let launches = has_launches.then(|| probe::measure(device.as_mut())).transpose()?;
+    let model = (failed == 0).then(|| WholeModel::examine(device, bar)).transpose()?;
+    let ok = model.as_ref().is_some_and(WholeModel::is_ok);
     if args.json {
-        print_json(&Report { device: name, machine, launches, kernels, failed })?;
-    } else if failed == 0 {
+        print_json(&Report { device: name, machine, launches, kernels, model, failed })?;
+    } else if let Some(model) = &model {
+        print(model)?;
         if let Some(launches) = &launches {
             print(format_args!("\n{launches}"))?;
         }
-        print(format_args!("all {} kernels agree with their references\n", kernels.len()))?;
+        let verdict = if ok { "agrees" } else { "does not agree" };
+        print(format_args!(
+            "all {} kernels agree with their references, and a whole model {verdict}\n",
+            kernels.len()
+        ))?;
     } else {
         print(format_args!("{failed} of {} kernels failed\n", kernels.len()))?;
     }
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the cases of a kernel: all, or the smallest of each kind.

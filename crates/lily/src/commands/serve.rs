@@ -105,6 +105,10 @@ fn api_key(args: &ServeArgs) -> Result<Option<Secret>> {
         return Ok(None);
     }
     match std::env::var(KEY_VARIABLE) {
+        // Such as from a secret that was not found: without a word the server would be open.
+        Ok(key) if key.is_empty() => {
+            bail!("{KEY_VARIABLE} is empty, need a key; unset it to serve without one")
+        }
         Ok(key) => Ok(Some(Secret::new(key))),
         Err(VarError::NotPresent) => Ok(None),
         // The value must not be shown.

@@ -43,6 +43,9 @@ fn wrong_usage_exits_with_2() {
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
     lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
     lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
+    lily(&["bench", "--preset", "huge"]).assert_usage("expected a preset");
+    let one_file = ["bench", "--preset", "tiny", "--json", "a", "--plot", "a"];
+    lily(&one_file).assert_usage("--json and --plot name one file");
 }
 
 #[cfg(not(target_os = "macos"))]

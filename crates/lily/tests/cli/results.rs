@@ -252,7 +252,7 @@ fn synth_writes_a_model_that_runs() {
     other.assert_fails("should be empty or hold this very checkpoint");
     let forced = lily(&[&synth[..], &["--seed", "1", "--force"]].concat());
     assert!(forced.stdout.contains("now holds"), "{forced:?}");
-    lily(&["synth", "--preset", "huge", "--out", out]).assert_fails("expected a preset");
+    lily(&["synth", "--preset", "huge", "--out", out]).assert_usage("expected a preset");
     let layers = lily(&[&synth[..], &["--layers", "99"]].concat());
     layers.assert_fails("99 layers were asked for");
 }

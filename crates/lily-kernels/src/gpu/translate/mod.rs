@@ -16,7 +16,7 @@ mod kernel;
 mod lint;
 mod scan;
 
-use super::Source;
+use super::{Language, Source};
 use scan::Text;
 
 /// A compiler that a translation is for.
@@ -69,9 +69,22 @@ pub struct TranslateError {
     pub message: String,
 }
 
-/// Translates a kernel function for another compiler; fails on text outside of the dialect.
+/// Translates a kernel function for another compiler; fails on text outside of the dialect. CUDA text is what NVRTC
+/// takes, and nobody else does.
 pub fn translate(source: &Source, dialect: Dialect) -> Result<Translation, TranslateError> {
     let text = Text::new(&source.text)?;
+    if source.language == Language::Cuda {
+        return match dialect {
+            Dialect::Cuda => Ok(Translation {
+                text: source.text.clone(),
+                function: source.function.into(),
+                buffers: Vec::new(),
+                max_threads: None,
+                tensor_operations: false,
+            }),
+            Dialect::Cpu => Err(text.error(0, "CUDA text, need Metal text")),
+        };
+    }
     lint::check(&text)?;
     let kernels = kernel::find(&text)?;
     let kernel = kernels.iter().find(|k| k.name == source.function).ok_or_else(|| {

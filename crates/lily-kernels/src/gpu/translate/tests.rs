@@ -26,7 +26,7 @@ kernel void other(device uint* out [[buffer(0)]]) { out[0] = 1; }
 "#;
 
 fn source(text: &str) -> Source {
-    Source { text: text.to_string(), function: "twice" }
+    Source::metal(text, "twice")
 }
 
 /// The message for [`TEXT`] with one place replaced.
@@ -229,4 +229,13 @@ fn text_that_does_not_end_is_an_error() {
         let error = translate(&source(bad), Dialect::Cpu).expect_err(bad).to_string();
         assert!(error.contains(expected), "{error}\nneed {expected}");
     }
+}
+
+#[test]
+fn cuda_text_is_for_nvrtc_as_it_is_and_for_nobody_else() {
+    let text = "extern \"C\" __global__ void twice() { asm volatile(\"\"); }\n";
+    let source = Source { language: Language::Cuda, ..Source::metal(text, "twice") };
+    assert_eq!(translate(&source, Dialect::Cuda).expect("nothing is checked").text, text);
+    let refused = translate(&source, Dialect::Cpu).expect_err("clang does not take it");
+    assert!(refused.message.contains("need Metal text"), "{refused}");
 }

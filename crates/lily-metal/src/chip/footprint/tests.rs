@@ -1,7 +1,7 @@
 use super::*;
 
 fn source(text: &str) -> Source {
-    Source { text: text.into(), function: "f" }
+    Source::metal(text, "f")
 }
 
 fn kernel(body: &str) -> Source {
@@ -76,7 +76,7 @@ fn what_is_not_understood_is_an_error_that_names_the_function() {
         let error = Footprint::of(&kernel(body)).unwrap_err().to_string();
         assert_eq!(error, format!("function `f`: {reason}"));
     }
-    assert!(Footprint::of(&Source { text: "void g() {}".into(), function: "f" }).is_err());
+    assert!(Footprint::of(&Source::metal("void g() {}", "f")).is_err());
 }
 
 #[test]
