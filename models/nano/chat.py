@@ -30,9 +30,12 @@ def head_text(system, tools):
     """The system turn, or nothing."""
     if tools:
         lines = "\n".join(json.dumps(t, ensure_ascii=False) for t in tools)
-        out = ("<|im_start|>system\nTools you can call, one JSON object a line:\n<tools>\n" + lines
-               + "\n</tools>\nTo call one, end your answer with its name and the value of each parameter:\n"
-               "<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>")
+        out = (
+            "<|im_start|>system\nTools you can call, one JSON object a line:\n<tools>\n"
+            + lines
+            + "\n</tools>\nTo call one, end your answer with its name and the value of each parameter:\n"
+            "<tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call>"
+        )
         return out + (f"\n\n{system}" if system else "") + "<|im_end|>\n"
     return f"<|im_start|>system\n{system}<|im_end|>\n" if system else ""
 
@@ -47,18 +50,31 @@ def pieces(chat):
         elif turn[0] == "tool":
             first = chat.turns[i - 1][0] != "tool"
             end = i + 1 == len(chat.turns) or chat.turns[i + 1][0] != "tool"
-            out.append((("<|im_start|>user" if first else "") + f"\n<tool_response>\n{turn[1].strip()}\n</tool_response>"
-                        + ("<|im_end|>\n" if end else ""), CONTEXT))
+            out.append(
+                (
+                    ("<|im_start|>user" if first else "")
+                    + f"\n<tool_response>\n{turn[1].strip()}\n</tool_response>"
+                    + ("<|im_end|>\n" if end else ""),
+                    CONTEXT,
+                )
+            )
         else:
             _, thought, text, calls = turn
             answer = answer_text(text.strip(), calls)
             if i < last:
                 out += [("<|im_start|>assistant\n", CONTEXT), (answer + "<|im_end|>", ANSWER), ("\n", CONTEXT)]
             elif chat.think:
-                out += [("<|im_start|>assistant\n<think>\n", CONTEXT),
-                        (f"{thought}\n</think>\n\n{answer}<|im_end|>", ANSWER), ("\n", CONTEXT)]
+                out += [
+                    ("<|im_start|>assistant\n<think>\n", CONTEXT),
+                    (f"{thought}\n</think>\n\n{answer}<|im_end|>", ANSWER),
+                    ("\n", CONTEXT),
+                ]
             else:
-                out += [("<|im_start|>assistant\n<think>\n\n</think>\n\n", CONTEXT), (answer + "<|im_end|>", ANSWER), ("\n", CONTEXT)]
+                out += [
+                    ("<|im_start|>assistant\n<think>\n\n</think>\n\n", CONTEXT),
+                    (answer + "<|im_end|>", ANSWER),
+                    ("\n", CONTEXT),
+                ]
     return [p for p in out if p[0]]
 
 

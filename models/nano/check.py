@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks of lily-nano's own code, on a CPU, without a trained model: `python check.py`.
 
-  the chunked delta rule is the recurrence, forward and backward
-  reading token by token is reading the whole
-  documents of one row do not see each other
-  conversations are rendered as the chat template does it
-  what is held out never occurs in training
-  a written model reads back as what was rounded
+the chunked delta rule is the recurrence, forward and backward
+reading token by token is reading the whole
+documents of one row do not see each other
+conversations are rendered as the chat template does it
+what is held out never occurs in training
+a written model reads back as what was rounded
 """
 
 import json
@@ -27,8 +27,10 @@ from decode import Decoder, pad
 from evaluate import drafts
 from export import read_model, write_model
 from feed import Plan, load_tokenizer, make_block
+from judge import judge
 from params import Params, check_groups
 from quant import fake_quantise
+from tokenizer import TEMPLATE
 
 CPU = torch.device("cpu")
 
@@ -90,11 +92,13 @@ def documents_are_apart():
 
 def rendered_as_template():
     folder = Path(__file__).resolve().parent / "tokenizer"
+    assert (folder / "chat_template.jinja").read_text() == TEMPLATE.read_text()
     env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
     env.filters["tojson"] = lambda x: json.dumps(x, ensure_ascii=False)
 
     def refuse(text):
         raise ValueError(text)
+
     env.globals["raise_exception"] = refuse
     template = env.from_string((folder / "chat_template.jinja").read_text())
     rng = random.Random(4)
@@ -104,11 +108,20 @@ def rendered_as_template():
         for turn in c.turns:
             if turn[0] == "assistant":
                 calls = [{"type": "function", "function": {"name": n, "arguments": a}} for n, a in turn[3]]
-                messages.append({"role": "assistant", "content": turn[2], "reasoning_content": turn[1] if c.think else "", "tool_calls": calls})
+                messages.append(
+                    {
+                        "role": "assistant",
+                        "content": turn[2],
+                        "reasoning_content": turn[1] if c.think else "",
+                        "tool_calls": calls,
+                    }
+                )
             else:
                 messages.append({"role": turn[0], "content": turn[1]})
         prompt, answer = chat.prompt_and_answer(c)
-        got = template.render(messages=messages[:-1], tools=c.tools, add_generation_prompt=True, enable_thinking=c.think)
+        got = template.render(
+            messages=messages[:-1], tools=c.tools, add_generation_prompt=True, enable_thinking=c.think
+        )
         assert got == prompt, (got, prompt)
         whole = template.render(messages=messages, tools=c.tools)
         text = prompt + answer + "\n"
@@ -126,6 +139,19 @@ def held_out_is_apart():
             seen[i % 2].add((op, *sorted((a, b))) if op in ("add", "mul") else (op, a, b))
     assert seen[0] and seen[1] and not seen[0] & seen[1]
     assert all(held_out(*k) for k in seen[1])
+
+
+def judge_accepts_what_is_expected():
+    """The expected text is right by every measure; a changed one is not."""
+    rng = random.Random(8)
+    for ability in mix.WEIGHTS:
+        for _ in range(60):
+            c = mix.draw_short(rng, True, ability, single=True)
+            expected = chat.prompt_and_answer(c)[1].removesuffix("<|im_end|>")
+            result = judge(c, expected, expected)
+            assert all(result.values()), (ability, expected, c.gold, result)
+            assert not judge(c, expected.replace("</think>", ""), expected)["right"] or not c.think
+            assert not judge(c, "", expected)["right"]
 
 
 def written_reads_back():
@@ -150,8 +176,16 @@ def main():
     check_groups(NANO)
     check_groups(TINY)
     torch.set_num_threads(1)
-    for check in (chunked_is_recurrence, stepwise_is_whole, documents_are_apart, rendered_as_template, held_out_is_apart,
-                  written_reads_back, blocks_repeat):
+    for check in (
+        chunked_is_recurrence,
+        stepwise_is_whole,
+        documents_are_apart,
+        rendered_as_template,
+        held_out_is_apart,
+        judge_accepts_what_is_expected,
+        written_reads_back,
+        blocks_repeat,
+    ):
         check()
         print("ok", check.__name__.replace("_", " "), flush=True)
 

@@ -4,8 +4,19 @@ import torch
 import torch.nn.functional as F
 
 from delta import CHUNK, delta_chunked, delta_step
-from model import (attention_inputs, attention_output, delta_gates, delta_heads, delta_inputs, delta_output,
-                   layer_weights, layout, linear, moe_layer, rms)
+from model import (
+    attention_inputs,
+    attention_output,
+    delta_gates,
+    delta_heads,
+    delta_inputs,
+    delta_output,
+    layer_weights,
+    layout,
+    linear,
+    moe_layer,
+    rms,
+)
 
 
 def pad(rows, fill):
@@ -39,8 +50,9 @@ class Decoder:
             n = rms(x, w["norm.in"], c.rms_norm_eps)
             if c.is_attention(i):
                 q, gate, k, v = attention_inputs(c, w, n, lay.cos, lay.sin)
-                o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
-                                                   enable_gqa=True).transpose(1, 2)
+                o = F.scaled_dot_product_attention(
+                    q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
+                ).transpose(1, 2)
                 x = x + attention_output(c, w, o, gate).float()
                 self.states.append([F.pad(a, (0, 0, 0, 0, 0, room)) for a in (k, v)])
             else:
@@ -69,8 +81,13 @@ class Decoder:
                 keys, values = state
                 keys[every, self.lengths], values[every, self.lengths] = k[:, 0], v[:, 0]
                 seen = torch.arange(keys.shape[1], device=ids.device) <= position
-                o = F.scaled_dot_product_attention(q.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
-                                                   attn_mask=seen[:, None, None], enable_gqa=True).transpose(1, 2)
+                o = F.scaled_dot_product_attention(
+                    q.transpose(1, 2),
+                    keys.transpose(1, 2),
+                    values.transpose(1, 2),
+                    attn_mask=seen[:, None, None],
+                    enable_gqa=True,
+                ).transpose(1, 2)
                 x = x + attention_output(c, w, o, gate).float()
             else:
                 rows = torch.cat([state[0], linear(n, w["gdn.qkv"])], 1)
@@ -100,4 +117,3 @@ class Decoder:
             logits = self.step(token)
         rows = torch.stack(out, 1).tolist()
         return [[t for t in r if t >= 0] for r in rows]
-

@@ -21,6 +21,7 @@ CHUNK = 64
 
 # ------------------------------------------------------------------ inverse
 
+
 def _invert_plain(a):
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     t = torch.linalg.solve_triangular(eye + a, eye.expand_as(a), upper=False, unitriangular=True)
@@ -35,6 +36,7 @@ def _kernel():
     global _KERNEL
     if _KERNEL is None:
         from delta_kernel import invert
+
         _KERNEL = invert
     return _KERNEL
 
@@ -60,7 +62,8 @@ def _inverse_backward(ctx, grad):
 
 
 unit_lower_inverse.register_autograd(
-    _inverse_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output))
+    _inverse_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output)
+)
 
 
 def choose_inverse(device):
@@ -94,6 +97,7 @@ def choose_inverse(device):
 
 
 # --------------------------------------------------------- state over chunks
+
 
 @torch.library.custom_op("nano::chunk_states", mutates_args=())
 def chunk_states(m: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
@@ -136,11 +140,12 @@ def _states_backward(ctx, grad):
 
 
 chunk_states.register_autograd(
-    _states_backward,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output))
+    _states_backward, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output)
+)
 
 
 # ------------------------------------------------------------- whole sequence
+
 
 def delta_chunked(q, k, v, log_decay, beta):
     """q, k `[b, t, k_heads, key]`, v `[b, t, v_heads, value]`, log_decay, beta `[b, t, v_heads]`.

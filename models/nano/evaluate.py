@@ -8,7 +8,6 @@ With `--master` the bfloat16 weights before quantisation are measured too.
 
 import argparse
 import json
-import math
 import random
 import time
 from collections import defaultdict
@@ -17,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from chat import ANSWER, prompt_and_answer
+from chat import prompt_and_answer
 from config import NANO, TINY
 from data import mix
 from data.item import Draw, Retry
@@ -25,7 +24,15 @@ from decode import Decoder
 from export import read_model
 from feed import load_tokenizer
 from judge import judge
-from model import attention_layer, delta_layer, layer_weights, layout, linear, moe_layer, rms
+from model import (
+    attention_layer,
+    delta_layer,
+    layer_weights,
+    layout,
+    linear,
+    moe_layer,
+    rms,
+)
 
 LOOKUPS = {"lookup 2K": (1500, 2048), "lookup 6K": (5000, 6144)}
 
@@ -63,7 +70,7 @@ def generate(params, tokenizer, chats, most=224, tokens=400_000):
         n = 1
         while at + n < len(order) and (n + 1) * (len(prompts[order[at + n]]) + most) <= tokens and n < 512:
             n += 1
-        part = order[at:at + n]
+        part = order[at : at + n]
         for i, ids in zip(part, decoder.generate([prompts[i] for i in part], stops[1], stops, most)):
             out[i] = ids
         at += n
@@ -81,7 +88,9 @@ def drafts(params, tokens):
         x = (attention_layer if c.is_attention(i) else delta_layer)(c, weights[i], x, lay)
         x = moe_layer(c, weights[i], x)[0]
     h = rms(x, work["norm.final"][0], c.rms_norm_eps)
-    pre = torch.cat([rms(e.roll(-1, 1), work["norm.mtp"][0], c.rms_norm_eps), rms(h, work["norm.mtp"][1], c.rms_norm_eps)], -1)
+    pre = torch.cat(
+        [rms(e.roll(-1, 1), work["norm.mtp"][0], c.rms_norm_eps), rms(h, work["norm.mtp"][1], c.rms_norm_eps)], -1
+    )
     x = attention_layer(c, weights[-1], linear(pre, work["mtp.fc"][0]).float(), lay)
     x = moe_layer(c, weights[-1], x)[0]
     logits = linear(h, work["head"][0]).float()
@@ -98,8 +107,8 @@ def acceptance(params, prompts, outputs, pad, stop, most=200):
             continue
         _, draft = drafts(params, torch.tensor([ids + [pad] * (length - len(ids))], device=device))
         # The draft at position n is for n + 2; the first drafted token of an answer is its second.
-        want = ids[len(p) + 1:]
-        got = draft[0, len(p) - 1:len(p) - 1 + len(want)].tolist()
+        want = ids[len(p) + 1 :]
+        got = draft[0, len(p) - 1 : len(p) - 1 + len(want)].tolist()
         right, total = right + sum(a == b for a, b in zip(got, want)), total + len(want)
     return right / max(total, 1)
 
@@ -113,7 +122,7 @@ def answer_loss(params, tokenizer, chats):
         ids = p + a
         length = -(-len(ids) // 64) * 64
         logits, _ = drafts(params, torch.tensor([ids + [0] * (length - len(ids))], device=device))
-        rows = logits[0, len(p) - 1:len(ids) - 1]
+        rows = logits[0, len(p) - 1 : len(ids) - 1]
         loss += F.cross_entropy(rows, torch.tensor(a, device=device), reduction="sum").item()
         total += len(a)
     return loss / total
@@ -133,11 +142,13 @@ def measure(params, tokenizer, groups):
         if not result["right"] and len(wrong[ability]) < 6:
             wrong[ability].append({"question": chat.turns[-2][1][-300:], "wanted": expected[-300:], "got": text[-300:]})
     short = [i for i, (a, _) in enumerate(names) if not a.startswith("lookup ")]
-    pick = short[::max(1, len(short) // 200)]
+    pick = short[:: max(1, len(short) // 200)]
     stop, end = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
-    return {"abilities": {a: {k: round(sum(v) / len(v), 4) for k, v in m.items()} for a, m in marks.items()},
-            "mtp": acceptance(params, [prompts[i] for i in pick], [outputs[i] for i in pick], end, stop),
-            "loss": answer_loss(params, tokenizer, [names[i][1] for i in pick])}, wrong
+    return {
+        "abilities": {a: {k: round(sum(v) / len(v), 4) for k, v in m.items()} for a, m in marks.items()},
+        "mtp": acceptance(params, [prompts[i] for i in pick], [outputs[i] for i in pick], end, stop),
+        "loss": answer_loss(params, tokenizer, [names[i][1] for i in pick]),
+    }, wrong
 
 
 def main():
@@ -162,7 +173,15 @@ def main():
         result[name]["seconds"] = round(time.time() - start, 1)
         if name == "4-bit":
             result["wrong"] = wrong
-        print(name, "loss", round(result[name]["loss"], 4), "mtp", round(result[name]["mtp"], 4), f"{time.time() - start:.0f} s", flush=True)
+        print(
+            name,
+            "loss",
+            round(result[name]["loss"], 4),
+            "mtp",
+            round(result[name]["mtp"], 4),
+            f"{time.time() - start:.0f} s",
+            flush=True,
+        )
         for ability, m in result[name]["abilities"].items():
             print(f"  {ability:12}", " ".join(f"{k} {v:.3f}" for k, v in m.items()), flush=True)
         if a.out:

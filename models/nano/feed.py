@@ -37,6 +37,7 @@ class Plan:
 
 def load_tokenizer(folder=HERE / "tokenizer"):
     from tokenizers import Tokenizer
+
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
@@ -46,7 +47,7 @@ def encode(tokenizer, chats):
     codes = tokenizer.encode_batch_fast([t for p in parts for t, _ in p], add_special_tokens=False)
     out, at = [], 0
     for p in parts:
-        ids = [c.ids for c in codes[at:at + len(p)]]
+        ids = [c.ids for c in codes[at : at + len(p)]]
         at += len(p)
         kinds = np.repeat(np.array([k for _, k in p], np.uint8), [len(i) for i in ids])
         out.append((np.array([x for i in ids for x in i], np.uint16), kinds))
@@ -69,9 +70,9 @@ def make_block(tokenizer, plan, k):
         nonlocal count
         ids, kind = document
         a, n = used[row], len(ids)
-        tokens[row, a:a + n], kinds[row, a:a + n] = ids, kind
-        position[row, a:a + n] = np.arange(n)
-        position[row, a + n:] = np.arange(length - a - n)
+        tokens[row, a : a + n], kinds[row, a : a + n] = ids, kind
+        position[row, a : a + n] = np.arange(n)
+        position[row, a + n :] = np.arange(length - a - n)
         used[row] += n
         count += 1
 
@@ -113,8 +114,9 @@ class Feed:
     def __init__(self, plan, workers, ahead=4):
         context = mp.get_context("spawn")
         self.queues = [context.Queue(ahead) for _ in range(workers)]
-        self.processes = [context.Process(target=_work, args=(plan, i, workers, q), daemon=True)
-                          for i, q in enumerate(self.queues)]
+        self.processes = [
+            context.Process(target=_work, args=(plan, i, workers, q), daemon=True) for i, q in enumerate(self.queues)
+        ]
         for p in self.processes:
             p.start()
         self.k = 0

@@ -36,10 +36,14 @@ def _typed(text, kind):
 
 def same_calls(got, want, tools):
     """Equal calls, with values read by the types of the tools."""
-    types = {t["function"]["name"]: {k: p["type"] for k, p in t["function"]["parameters"]["properties"].items()} for t in tools}
+    types = {
+        t["function"]["name"]: {k: p["type"] for k, p in t["function"]["parameters"]["properties"].items()}
+        for t in tools
+    }
 
     def read(calls):
         return [(n, {k: _typed(v, types.get(n, {}).get(k, "string")) for k, v in a.items()}) for n, a in calls]
+
     return read(got) == read(want)
 
 

@@ -44,7 +44,7 @@ def layout(config: Config, position, varlen, documents):
     if varlen:
         at = torch.nonzero(first.flatten()).flatten().int()
         bounds = torch.full((documents + 1,), b * t, dtype=torch.int32, device=position.device)
-        bounds[:len(at)] = at
+        bounds[: len(at)] = at
     elif varlen is False:
         number = first.cumsum(1)
         same = number[:, :, None] == number[:, None, :]
@@ -66,7 +66,7 @@ def linear(x, w):
 def rotate(x, cos, sin):
     """Rotary embedding of the first part of each head."""
     half = cos.shape[-1]
-    a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
 
@@ -75,7 +75,7 @@ def delta_heads(c: Config, y):
     b, t, _ = y.shape
     q, k, v = y.float().split([c.key_dim, c.key_dim, c.value_dim], -1)
     q, k = (a.reshape(b, t, c.linear_num_key_heads, c.linear_key_head_dim) for a in (q, k))
-    q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * c.linear_key_head_dim ** -0.5
+    q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + 1e-6) * c.linear_key_head_dim**-0.5
     k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + 1e-6)
     return q, k, v.reshape(b, t, c.linear_num_value_heads, c.linear_value_head_dim)
 
@@ -98,8 +98,8 @@ def delta_inputs(c: Config, w, x, reach):
     taps = w["gdn.conv"]
     y = qkv.float() * taps[:, -1]
     for j in range(reach.shape[-1]):
-        before = F.pad(qkv, (0, 0, j + 1, 0))[:, :x.shape[1]].float()
-        y = y + before * reach[..., j:j + 1] * taps[:, -2 - j]
+        before = F.pad(qkv, (0, 0, j + 1, 0))[:, : x.shape[1]].float()
+        y = y + before * reach[..., j : j + 1] * taps[:, -2 - j]
     return *delta_heads(c, F.silu(y)), *delta_gates(c, w, x), qkv
 
 
@@ -133,12 +133,16 @@ def attend(q, k, v, lay: Layout):
     b, t = q.shape[:2]
     if lay.bounds is not None:
         from torch.nn.attention.varlen import varlen_attn
+
         rep = q.shape[2] // k.shape[2]
-        q1, k1, v1 = (a.contiguous().flatten(0, 1) for a in (q, k.repeat_interleave(rep, 2), v.repeat_interleave(rep, 2)))
+        q1, k1, v1 = (
+            a.contiguous().flatten(0, 1) for a in (q, k.repeat_interleave(rep, 2), v.repeat_interleave(rep, 2))
+        )
         o = varlen_attn(q1, k1, v1, lay.bounds, lay.bounds, t, t, window_size=(-1, 0))
         return o.reshape(q.shape)
-    o = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                       attn_mask=lay.mask, enable_gqa=True)
+    o = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=lay.mask, enable_gqa=True
+    )
     return o.transpose(1, 2)
 
 
@@ -219,8 +223,12 @@ class Model:
         self.params, self.c = params, params.config
         c = self.c
         self.plain = {
-            "delta": lambda w, x, lay: delta_layer(c, w, x, lay), "attention": lambda w, x, lay: attention_layer(c, w, x, lay),
-            "moe": lambda w, x: moe_layer(c, w, x), "norm": lambda x, w: rms(x, w, c.rms_norm_eps), "loss": token_loss}
+            "delta": lambda w, x, lay: delta_layer(c, w, x, lay),
+            "attention": lambda w, x, lay: attention_layer(c, w, x, lay),
+            "moe": lambda w, x: moe_layer(c, w, x),
+            "norm": lambda x, w: rms(x, w, c.rms_norm_eps),
+            "loss": token_loss,
+        }
         for name, function in self.plain.items():
             setattr(self, name, compile_with(function))
 
@@ -252,5 +260,11 @@ class Model:
         x, b, s = self.layer(self.attention, layers[-1], linear(pre, work["mtp.fc"][0]).float(), lay)
         h2 = self.norm(x, work["norm.mtp"][2])
         mtp, mtp_losses = self.loss(h2.flatten(0, 1), head, tokens.roll(-2, 1).flatten(), mtp_weight.flatten())
-        return {"main": main, "mtp": mtp, "balance": balance + b, "shares": torch.stack(shares + [s]),
-                "losses": losses, "mtp_losses": mtp_losses}
+        return {
+            "main": main,
+            "mtp": mtp,
+            "balance": balance + b,
+            "shares": torch.stack(shares + [s]),
+            "losses": losses,
+            "mtp_losses": mtp_losses,
+        }

@@ -50,7 +50,7 @@ class Optimiser:
             size = 0.2 * max(shape[-2:]) ** 0.5
             o = orthogonalise(flat).reshape(shape)
             master[n].mul_(1 - rate * self.decay).sub_(o, alpha=rate * size)
-        c1, c2 = 1 - 0.9 ** self.t, 1 - 0.98 ** self.t
+        c1, c2 = 1 - 0.9**self.t, 1 - 0.98**self.t
         for n in self.adam:
             a, b, g = self.first[n], self.second[n], grads[n]
             a.lerp_(g, 0.1)

@@ -68,9 +68,9 @@ def _initial(shape, init, generator):
         return w
     u = torch.rand(shape, generator=generator)
     if init == "A_log":  # decay rates 0.5 .. 8
-        return torch.log(0.5 * 16 ** u)
+        return torch.log(0.5 * 16**u)
     if init == "dt_bias":  # softplus gives steps 0.001 .. 0.1
-        dt = 0.001 * 100 ** u
+        dt = 0.001 * 100**u
         return dt + torch.log(-torch.expm1(-dt))
     raise ValueError(init)
 
@@ -92,14 +92,15 @@ class Params:
         for name, (_, shape, init) in self.kinds.items():
             self.master[name].copy_(_initial(shape, init, generator))
         matrix = torch.bfloat16 if device.type == "cuda" else torch.float32
-        self.work_flat = {b: torch.zeros(n, device=device, dtype=matrix if b != "small" else torch.float32)
-                          for b, n in sizes.items()}
+        self.work_flat = {
+            b: torch.zeros(n, device=device, dtype=matrix if b != "small" else torch.float32) for b, n in sizes.items()
+        }
         self.work = {n: self.view(self.work_flat, n).requires_grad_() for n in place}
 
     def view(self, flat, name):
         """The kind `name` inside a set of flat buffers."""
         buffer, start, shape = self.place[name]
-        return flat[buffer][start:start + math.prod(shape)].view(shape)
+        return flat[buffer][start : start + math.prod(shape)].view(shape)
 
     @torch.no_grad()
     def refresh(self, quantise):

@@ -27,6 +27,7 @@ from feed import load_tokenizer
 def transformers_model(folder, config, params):
     """The model family's class of transformers with the values that the stored weights stand for."""
     from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+
     text = json.loads((folder / "config.json").read_text())["text_config"]
     own = Qwen3_5MoeTextConfig(**{k: v for k, v in text.items() if k not in ("model_type", "dtype")})
     own._attn_implementation = own._experts_implementation = "eager"
@@ -92,7 +93,7 @@ def main():
     own = []
     for ids in prompts:
         padded = torch.tensor([ids + [0] * (-len(ids) % 64)])
-        own.append(drafts(params, padded)[0][0, :len(ids)])
+        own.append(drafts(params, padded)[0][0, : len(ids)])
     model = transformers_model(a.folder, config, params)
     want = [model(torch.tensor([ids])).logits[0] for ids in prompts]
     difference("own code", own, want)
@@ -101,9 +102,19 @@ def main():
         difference("mlx-lm", mlx, want)
     if a.reference:
         a.reference.mkdir(parents=True, exist_ok=True)
-        save_file({f"logits.{len(i)}": w.contiguous() for i, w in zip(prompts, want)}, a.reference / "logits_hf32.safetensors")
-        (a.reference / "prompts.json").write_text(json.dumps({
-            "prompts": prompts, "greedy": [[] for _ in prompts], "greedy_logit_gaps": [[] for _ in prompts], "hidden_prompt": 0}))
+        save_file(
+            {f"logits.{len(i)}": w.contiguous() for i, w in zip(prompts, want)}, a.reference / "logits_hf32.safetensors"
+        )
+        (a.reference / "prompts.json").write_text(
+            json.dumps(
+                {
+                    "prompts": prompts,
+                    "greedy": [[] for _ in prompts],
+                    "greedy_logit_gaps": [[] for _ in prompts],
+                    "hidden_prompt": 0,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

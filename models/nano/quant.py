@@ -10,7 +10,7 @@ def quantise_groups(w, bits):
 
     The end of the range that lies farther from zero is met exactly, and zero is a code.
     """
-    top = 2 ** bits - 1
+    top = 2**bits - 1
     w = w.float().unflatten(-1, (-1, GROUP))
     low, high = w.amin(-1), w.amax(-1)
     far_low = low.abs() > high.abs()

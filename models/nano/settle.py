@@ -52,7 +52,10 @@ def settle(model, tokens, lay, weight, note):
         return {k: v for k, v in w.items() if k.startswith(("moe", "shared", "norm.post")) == moe}
 
     cases = {
-        "delta": lambda x: ((pick(layers[c.delta_layers[0]], False), x, lay), [*pick(layers[c.delta_layers[0]], False).values(), x]),
+        "delta": lambda x: (
+            (pick(layers[c.delta_layers[0]], False), x, lay),
+            [*pick(layers[c.delta_layers[0]], False).values(), x],
+        ),
         "attention": lambda x: ((pick(layers[-1], False), x, lay), [*pick(layers[-1], False).values(), x]),
         "moe": lambda x: ((pick(layers[0], True), x), [*pick(layers[0], True).values(), x]),
         "norm": lambda x: ((x, norm), [x, norm]),
@@ -79,8 +82,10 @@ def settle_quantise(params, note):
     """The compiled rounding to few bits if it gives the plain form's values, else the plain form."""
     compiled = torch.compile(fake_quantise, dynamic=False)
     try:
-        good = all((compiled(params.flat[b], bits) - fake_quantise(params.flat[b], bits)).abs().max() < 1e-2
-                   for b, bits in (("q4", 4), ("q8", 8)))
+        good = all(
+            (compiled(params.flat[b], bits) - fake_quantise(params.flat[b], bits)).abs().max() < 1e-2
+            for b, bits in (("q4", 4), ("q8", 8))
+        )
         text = "compiled" if good else "PLAIN, other values"
     except Exception as problem:
         good, text = False, f"PLAIN, {problem!r}"[:300]

@@ -57,9 +57,13 @@ def choose_attention(config, device):
     if device.type != "cuda":
         return False, "plain attention"
     from model import attend
+
     try:
         q = torch.randn(2, 256, config.num_attention_heads, config.head_dim, device=device, dtype=torch.bfloat16)
-        k, v = (torch.randn(2, 256, config.num_key_value_heads, config.head_dim, device=device, dtype=torch.bfloat16) for _ in range(2))
+        k, v = (
+            torch.randn(2, 256, config.num_key_value_heads, config.head_dim, device=device, dtype=torch.bfloat16)
+            for _ in range(2)
+        )
         position = torch.arange(256, device=device).repeat(2, 1)
         position[0, 100:] -= 100
         outs = []
@@ -117,7 +121,9 @@ def run_step(model, block, config, plan, device, varlen, micro):
 def prepare(model, config, plan, device, varlen, compiled, log):
     """Settles which parts run compiled and in how many parts a block must be computed. Returns that number."""
     tokenizer = load_tokenizer()
-    blocks = [make_block(tokenizer, plan, k) for k in dict.fromkeys((0, -(-plan.first_long // plan.every) * plan.every))]
+    blocks = [
+        make_block(tokenizer, plan, k) for k in dict.fromkeys((0, -(-plan.first_long // plan.every) * plan.every))
+    ]
     micro = 1
     while True:
         try:
@@ -151,7 +157,9 @@ def profile(profiler, log):
             profiler.__enter__()
         else:
             profiler.__exit__(None, None, None)
-            log.note(profiler.key_averages().table(sort_by="self_device_time_total", row_limit=45, max_name_column_width=70))
+            log.note(
+                profiler.key_averages().table(sort_by="self_device_time_total", row_limit=45, max_name_column_width=70)
+            )
     except Exception as problem:
         log.note(f"no profile: {problem!r}")
     return profiler
@@ -164,7 +172,9 @@ def routing(shares):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--minutes", type=float, default=13.0, help="wall clock of the training, without the final evaluation")
+    p.add_argument(
+        "--minutes", type=float, default=13.0, help="wall clock of the training, without the final evaluation"
+    )
     p.add_argument("--steps", type=int, default=0, help="fixed number of steps instead of minutes")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--rate", type=float, default=2e-3)
@@ -195,7 +205,9 @@ def main():
     params = Params(config, device, a.seed)
     params.refresh(None)
     varlen, text = choose_attention(config, device)
-    log.note(f"{params.count()} parameters, device {device}, {a.workers} workers; {text}; inverse: {delta.choose_inverse(device)}")
+    log.note(
+        f"{params.count()} parameters, device {device}, {a.workers} workers; {text}; inverse: {delta.choose_inverse(device)}"
+    )
     compiled = device.type == "cuda" and not a.no_compile
     wrap = (lambda f: torch.compile(f, dynamic=False)) if compiled else (lambda f: f)
     model, optimiser = Model(params, wrap), Optimiser(params)
@@ -224,10 +236,21 @@ def main():
             main_loss, mtp_loss, answer_loss, norm = torch.stack(loss_sums).mean(0).tolist()
             now = time.time()
             low, high = routing(shares * config.num_experts_per_tok)
-            log.record(step=step, seconds=round(now - begin, 1), tokens=seen, rate=rate(a.rate, step, progress), loss=main_loss,
-                       answer=answer_loss, mtp=mtp_loss, norm=norm, low=low, high=high, wait=round(waited, 2),
-                       speed=len(loss_sums) * plan.tokens / (now - mark),
-                       memory=round(torch.cuda.max_memory_allocated() / 2 ** 30, 1) if device.type == "cuda" else 0)
+            log.record(
+                step=step,
+                seconds=round(now - begin, 1),
+                tokens=seen,
+                rate=rate(a.rate, step, progress),
+                loss=main_loss,
+                answer=answer_loss,
+                mtp=mtp_loss,
+                norm=norm,
+                low=low,
+                high=high,
+                wait=round(waited, 2),
+                speed=len(loss_sums) * plan.tokens / (now - mark),
+                memory=round(torch.cuda.max_memory_allocated() / 2**30, 1) if device.type == "cuda" else 0,
+            )
             loss_sums, mark, waited = [], now, 0.0
             if now - last_save > 120:
                 last_save = now

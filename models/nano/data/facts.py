@@ -132,7 +132,9 @@ a sum/eine Summe: the result of an addition/das Ergebnis einer Addition
 
 
 def _pairs(text):
-    return [[tuple(p.replace("_", " ").split("/")) for p in entry.split()] for entry in text.replace("\n", " ").split(";")]
+    return [
+        [tuple(p.replace("_", " ").split("/")) for p in entry.split()] for entry in text.replace("\n", " ").split(";")
+    ]
 
 
 _CAPITALS, _OPPOSITES = _pairs(CAPITALS), _pairs(OPPOSITES)
@@ -142,8 +144,15 @@ _DEFINITIONS = []
 for _line in DEFINITIONS.strip().splitlines():
     _term, _text = _line.split(": ", 1)
     _DEFINITIONS.append((tuple(_term.split("/")), tuple(_text.split("/"))))
-WEEK = [("Monday", "Montag"), ("Tuesday", "Dienstag"), ("Wednesday", "Mittwoch"), ("Thursday", "Donnerstag"),
-        ("Friday", "Freitag"), ("Saturday", "Samstag"), ("Sunday", "Sonntag")]
+WEEK = [
+    ("Monday", "Montag"),
+    ("Tuesday", "Dienstag"),
+    ("Wednesday", "Mittwoch"),
+    ("Thursday", "Donnerstag"),
+    ("Friday", "Freitag"),
+    ("Saturday", "Samstag"),
+    ("Sunday", "Sonntag"),
+]
 
 
 def _worded(d, kind, key, wordings):
@@ -163,21 +172,79 @@ def capital(d, ql, al):
     i, j = ql == "de", al == "de"
     country, town = d.choice(_CAPITALS)
     the = "der " if al == "de" and country[1] in ("Türkei", "Schweiz", "Slowakei", "Ukraine") else ""
-    of = {"Türkei": "der Türkei", "Schweiz": "der Schweiz", "Slowakei": "der Slowakei", "Ukraine": "der Ukraine",
-          "Iran": "dem Iran", "Irak": "dem Irak"}.get(country[1], country[1]) if i else country[0]
+    of = (
+        {
+            "Türkei": "der Türkei",
+            "Schweiz": "der Schweiz",
+            "Slowakei": "der Slowakei",
+            "Ukraine": "der Ukraine",
+            "Iran": "dem Iran",
+            "Irak": "dem Irak",
+        }.get(country[1], country[1])
+        if i
+        else country[0]
+    )
     if d.chance(0.75):
-        q = _worded(d, "capital", country[0], {
-            "en": ["What is the capital of {c}?", "capital of {c}?", "Name the capital of {c}.", "Which city is the capital of {c}?",
-                   "What's the capital city of {c}?", "Tell me the capital of {c}.", "{c}'s capital?", "Do you know the capital of {c}?"],
-            "de": ["Was ist die Hauptstadt von {c}?", "Hauptstadt von {c}?", "Nenne die Hauptstadt von {c}.", "Welche Stadt ist die Hauptstadt von {c}?",
-                   "Wie heißt die Hauptstadt von {c}?", "Sag mir die Hauptstadt von {c}.", "Kennst du die Hauptstadt von {c}?"]}[ql]).format(c=of)
-        a, long = town[j], (f"The capital of {country[0]} is {town[0]}." if not j else f"Die Hauptstadt von {the}{country[1]} ist {town[1]}.")
+        q = _worded(
+            d,
+            "capital",
+            country[0],
+            {
+                "en": [
+                    "What is the capital of {c}?",
+                    "capital of {c}?",
+                    "Name the capital of {c}.",
+                    "Which city is the capital of {c}?",
+                    "What's the capital city of {c}?",
+                    "Tell me the capital of {c}.",
+                    "{c}'s capital?",
+                    "Do you know the capital of {c}?",
+                ],
+                "de": [
+                    "Was ist die Hauptstadt von {c}?",
+                    "Hauptstadt von {c}?",
+                    "Nenne die Hauptstadt von {c}.",
+                    "Welche Stadt ist die Hauptstadt von {c}?",
+                    "Wie heißt die Hauptstadt von {c}?",
+                    "Sag mir die Hauptstadt von {c}.",
+                    "Kennst du die Hauptstadt von {c}?",
+                ],
+            }[ql],
+        ).format(c=of)
+        a, long = (
+            town[j],
+            (
+                f"The capital of {country[0]} is {town[0]}."
+                if not j
+                else f"Die Hauptstadt von {the}{country[1]} ist {town[1]}."
+            ),
+        )
     else:
-        q = _worded(d, "country", country[0], {
-            "en": ["Which country has the capital {t}?", "{t} is the capital of which country?", "Of which country is {t} the capital?"],
-            "de": ["Welches Land hat die Hauptstadt {t}?", "Von welchem Land ist {t} die Hauptstadt?", "{t} ist die Hauptstadt welches Landes?"]
-        }[ql]).format(t=town[i])
-        a, long = country[j], (f"{town[0]} is the capital of {country[0]}." if not j else f"{town[1]} ist die Hauptstadt von {the}{country[1]}.")
+        q = _worded(
+            d,
+            "country",
+            country[0],
+            {
+                "en": [
+                    "Which country has the capital {t}?",
+                    "{t} is the capital of which country?",
+                    "Of which country is {t} the capital?",
+                ],
+                "de": [
+                    "Welches Land hat die Hauptstadt {t}?",
+                    "Von welchem Land ist {t} die Hauptstadt?",
+                    "{t} ist die Hauptstadt welches Landes?",
+                ],
+            }[ql],
+        ).format(t=town[i])
+        a, long = (
+            country[j],
+            (
+                f"{town[0]} is the capital of {country[0]}."
+                if not j
+                else f"{town[1]} ist die Hauptstadt von {the}{country[1]}."
+            ),
+        )
     return Item(q, a, long, f"{country[j]}: {town[j]}.", gold=a)
 
 
@@ -186,17 +253,53 @@ def element(d, ql, al):
     i, j = ql == "de", al == "de"
     kind = d.randint(0, 2)
     if kind == 0:
-        q = _worded(d, "symbol", symbol, {"en": ["What is the chemical symbol of {n}?", "What is the symbol for {n}?", "Chemical symbol of {n}?"],
-                                          "de": ["Was ist das chemische Zeichen von {n}?", "Wie lautet das Symbol für {n}?", "Symbol von {n}?"]}[ql])
+        q = _worded(
+            d,
+            "symbol",
+            symbol,
+            {
+                "en": ["What is the chemical symbol of {n}?", "What is the symbol for {n}?", "Chemical symbol of {n}?"],
+                "de": ["Was ist das chemische Zeichen von {n}?", "Wie lautet das Symbol für {n}?", "Symbol von {n}?"],
+            }[ql],
+        )
         a, long = symbol, f"{name[j]}: {symbol}."
     elif kind == 1:
-        q = _worded(d, "element", symbol, {"en": ["Which element has the symbol {s}?", "What does {s} stand for in chemistry?", "Which element is {s}?"],
-                                           "de": ["Welches Element hat das Zeichen {s}?", "Wofür steht {s} in der Chemie?", "Welches Element ist {s}?"]}[ql])
+        q = _worded(
+            d,
+            "element",
+            symbol,
+            {
+                "en": [
+                    "Which element has the symbol {s}?",
+                    "What does {s} stand for in chemistry?",
+                    "Which element is {s}?",
+                ],
+                "de": [
+                    "Welches Element hat das Zeichen {s}?",
+                    "Wofür steht {s} in der Chemie?",
+                    "Welches Element ist {s}?",
+                ],
+            }[ql],
+        )
         a, long = name[j], (f"{symbol} is {name[0]}." if not j else f"{symbol} ist {name[1]}.")
     else:
-        q = _worded(d, "z", symbol, {"en": ["What is the atomic number of {n}?", "Which atomic number does {n} have?", "Atomic number of {n}?"],
-                                     "de": ["Was ist die Ordnungszahl von {n}?", "Welche Ordnungszahl hat {n}?", "Ordnungszahl von {n}?"]}[ql])
-        a, long = z, (f"The atomic number of {name[0]} is {z}." if not j else f"Die Ordnungszahl von {name[1]} ist {z}.")
+        q = _worded(
+            d,
+            "z",
+            symbol,
+            {
+                "en": [
+                    "What is the atomic number of {n}?",
+                    "Which atomic number does {n} have?",
+                    "Atomic number of {n}?",
+                ],
+                "de": ["Was ist die Ordnungszahl von {n}?", "Welche Ordnungszahl hat {n}?", "Ordnungszahl von {n}?"],
+            }[ql],
+        )
+        a, long = (
+            z,
+            (f"The atomic number of {name[0]} is {z}." if not j else f"Die Ordnungszahl von {name[1]} ist {z}."),
+        )
     return Item(q.format(n=name[i], s=symbol), a, long, f"{name[j]}, {symbol}, {z}.", gold=a)
 
 
@@ -204,8 +307,25 @@ def opposite(d, ql, al):
     i, j = ql == "de", al == "de"
     pair = d.choice(_OPPOSITES)
     x, y = pair if d.chance(0.5) else pair[::-1]
-    q = _worded(d, "opposite", x[0], {"en": ["What is the opposite of {x}?", "Opposite of {x}?", "Give the opposite of {x}.", "What is the contrary of '{x}'?"],
-                                      "de": ["Was ist das Gegenteil von {x}?", "Gegenteil von {x}?", "Nenne das Gegenteil von {x}.", "Wie heißt das Gegenteil von '{x}'?"]}[ql])
+    q = _worded(
+        d,
+        "opposite",
+        x[0],
+        {
+            "en": [
+                "What is the opposite of {x}?",
+                "Opposite of {x}?",
+                "Give the opposite of {x}.",
+                "What is the contrary of '{x}'?",
+            ],
+            "de": [
+                "Was ist das Gegenteil von {x}?",
+                "Gegenteil von {x}?",
+                "Nenne das Gegenteil von {x}.",
+                "Wie heißt das Gegenteil von '{x}'?",
+            ],
+        }[ql],
+    )
     long = f"The opposite of {x[0]} is {y[0]}." if not j else f"Das Gegenteil von {x[1]} ist {y[1]}."
     return Item(q.format(x=x[i]), y[j], long, f"{x[j]} - {y[j]}.", gold=y[j])
 
@@ -214,12 +334,47 @@ def translate(d, ql, al):
     en, de = d.choice(d.choice((NOUNS, ADJECTIVES, VERBS, WEEK)))
     bare = en.removeprefix("to ")
     if d.chance(0.5):
-        q = _worded(d, "to German", en, {"en": ["What is '{x}' in German?", "Translate {x} into German.", "How do you say {x} in German?", "{x} in German?", "German for {x}"],
-                                         "de": ["Was heißt '{x}' auf Deutsch?", "Übersetze {x} ins Deutsche.", "Wie sagt man {x} auf Deutsch?", "{x} auf Deutsch?"]}[ql])
+        q = _worded(
+            d,
+            "to German",
+            en,
+            {
+                "en": [
+                    "What is '{x}' in German?",
+                    "Translate {x} into German.",
+                    "How do you say {x} in German?",
+                    "{x} in German?",
+                    "German for {x}",
+                ],
+                "de": [
+                    "Was heißt '{x}' auf Deutsch?",
+                    "Übersetze {x} ins Deutsche.",
+                    "Wie sagt man {x} auf Deutsch?",
+                    "{x} auf Deutsch?",
+                ],
+            }[ql],
+        )
         a, x = de, bare
     else:
-        q = _worded(d, "to English", en, {"en": ["What is '{x}' in English?", "Translate {x} into English.", "How do you say {x} in English?", "{x} in English?"],
-                                          "de": ["Was heißt '{x}' auf Englisch?", "Übersetze {x} ins Englische.", "Wie sagt man {x} auf Englisch?", "{x} auf Englisch?"]}[ql])
+        q = _worded(
+            d,
+            "to English",
+            en,
+            {
+                "en": [
+                    "What is '{x}' in English?",
+                    "Translate {x} into English.",
+                    "How do you say {x} in English?",
+                    "{x} in English?",
+                ],
+                "de": [
+                    "Was heißt '{x}' auf Englisch?",
+                    "Übersetze {x} ins Englische.",
+                    "Wie sagt man {x} auf Englisch?",
+                    "{x} auf Englisch?",
+                ],
+            }[ql],
+        )
         a, x = en, de.split()[-1] if d.chance(0.7) else de
     return Item(q.format(x=x), a, f"{x} = {a}.", f"{en} = {de}.", gold=a)
 
@@ -227,14 +382,26 @@ def translate(d, ql, al):
 def order(d, ql, al):
     """Which day or month comes before or after another."""
     from .conversion import MONTHS
-    i, j = ql == "de", al == "de"
+
+    j = al == "de"
     ring = d.choice((WEEK, MONTHS))
     at, step = d.randint(0, len(ring) - 1), d.choice((1, -1))
     x, y = ring[at], ring[(at + step) % len(ring)]
     what = ("day", "Tag") if ring is WEEK else ("month", "Monat")
     where = ("after" if step > 0 else "before", "nach" if step > 0 else "vor")
-    q = _worded(d, "order", (x[0], step), {"en": [f"Which {what[0]} comes {where[0]} {x[0]}?", f"What {what[0]} is {where[0]} {x[0]}?", f"What comes {where[0]} {x[0]}?"],
-                                           "de": [f"Welcher {what[1]} kommt {where[1]} {x[1]}?", f"Was kommt {where[1]} {x[1]}?"]}[ql])
+    q = _worded(
+        d,
+        "order",
+        (x[0], step),
+        {
+            "en": [
+                f"Which {what[0]} comes {where[0]} {x[0]}?",
+                f"What {what[0]} is {where[0]} {x[0]}?",
+                f"What comes {where[0]} {x[0]}?",
+            ],
+            "de": [f"Welcher {what[1]} kommt {where[1]} {x[1]}?", f"Was kommt {where[1]} {x[1]}?"],
+        }[ql],
+    )
     a = y[j]
     long = f"{a} comes {where[0]} {x[0]}." if not j else f"{where[1].capitalize()} {x[1]} kommt {a}."
     return Item(q, a, long, f"{x[j]}, {a}." if step > 0 else f"{a}, {x[j]}.", gold=a)
@@ -251,13 +418,36 @@ def more(d, ql, al):
 def define(d, ql, al):
     i, j = ql == "de", al == "de"
     term, text = d.choice(_DEFINITIONS)
-    bare = term[i].split(" ", 1)[-1] if term[i].split()[0] in ("a", "an", "the", "ein", "eine", "der", "das") else term[i]
-    q = _worded(d, "define", term[0], {"en": ["What is {t}?", "Define {b}.", "Explain what {t} is.", "What does '{b}' mean?", "Definition of {b}?", "what is {t}"],
-                                       "de": ["Was ist {t}?", "Definiere {b}.", "Erkläre, was {t} ist.", "Was bedeutet '{b}'?", "Definition von {b}?", "was ist {t}"]}[ql])
+    bare = (
+        term[i].split(" ", 1)[-1] if term[i].split()[0] in ("a", "an", "the", "ein", "eine", "der", "das") else term[i]
+    )
+    q = _worded(
+        d,
+        "define",
+        term[0],
+        {
+            "en": [
+                "What is {t}?",
+                "Define {b}.",
+                "Explain what {t} is.",
+                "What does '{b}' mean?",
+                "Definition of {b}?",
+                "what is {t}",
+            ],
+            "de": [
+                "Was ist {t}?",
+                "Definiere {b}.",
+                "Erkläre, was {t} ist.",
+                "Was bedeutet '{b}'?",
+                "Definition von {b}?",
+                "was ist {t}",
+            ],
+        }[ql],
+    )
     t = term[j][0].upper() + term[j][1:]
     long = f"{t} is {text[0]}." if not j else f"{t} ist {text[1]}."
     short = text[j][0].upper() + text[j][1:] + "."
-    return Item(q.format(t=term[i], b=bare), short, long, f"{bare}.", gold=text[j][4:])
+    return Item(q.format(t=term[i], b=bare), short, long, f"{bare}.", gold=text[j].split(" ", 1)[1])
 
 
 def fact(d, ql, al):

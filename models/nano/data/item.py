@@ -63,7 +63,7 @@ class Draw:
     def number(self, digits=3):
         """A number of one to `digits` digits, each length equally likely."""
         n = self.rng.randint(1, digits)
-        return self.rng.randint(10 ** (n - 1) if n > 1 else 0, 10 ** n - 1)
+        return self.rng.randint(10 ** (n - 1) if n > 1 else 0, 10**n - 1)
 
 
 def draw_until(make, rng, held, *args):

@@ -62,14 +62,35 @@ def table(d, rows):
     return text, pairs, back
 
 
-INTRO = {"en": ["Here is a table:", "Use this table:", "Given:", "Read this list:", "Data:", ""],
-         "de": ["Hier ist eine Tabelle:", "Nutze diese Tabelle:", "Gegeben:", "Lies diese Liste:", "Daten:", ""]}
-ASK_VALUE = {"en": ["What is the value of {k}?", "What is {k}?", "Look up {k}.", "Which value belongs to {k}?", "{k}?",
-                    "What does the table say for {k}?", "Give me the entry for {k}.", "Find {k}."],
-             "de": ["Was ist der Wert von {k}?", "Was ist {k}?", "Schlage {k} nach.", "Welcher Wert gehört zu {k}?", "{k}?",
-                    "Was steht in der Tabelle bei {k}?", "Gib mir den Eintrag zu {k}."]}
-ASK_KEY = {"en": ["Which key has the value {v}?", "Whose value is {v}?", "Which entry says {v}?"],
-           "de": ["Welcher Schlüssel hat den Wert {v}?", "Zu welchem Eintrag gehört {v}?", "Welcher Eintrag ist {v}?"]}
+INTRO = {
+    "en": ["Here is a table:", "Use this table:", "Given:", "Read this list:", "Data:", ""],
+    "de": ["Hier ist eine Tabelle:", "Nutze diese Tabelle:", "Gegeben:", "Lies diese Liste:", "Daten:", ""],
+}
+ASK_VALUE = {
+    "en": [
+        "What is the value of {k}?",
+        "What is {k}?",
+        "Look up {k}.",
+        "Which value belongs to {k}?",
+        "{k}?",
+        "What does the table say for {k}?",
+        "Give me the entry for {k}.",
+        "Find {k}.",
+    ],
+    "de": [
+        "Was ist der Wert von {k}?",
+        "Was ist {k}?",
+        "Schlage {k} nach.",
+        "Welcher Wert gehört zu {k}?",
+        "{k}?",
+        "Was steht in der Tabelle bei {k}?",
+        "Gib mir den Eintrag zu {k}.",
+    ],
+}
+ASK_KEY = {
+    "en": ["Which key has the value {v}?", "Whose value is {v}?", "Which entry says {v}?"],
+    "de": ["Welcher Schlüssel hat den Wert {v}?", "Zu welchem Eintrag gehört {v}?", "Welcher Eintrag ist {v}?"],
+}
 
 
 def ask_table(d, ql, al, pairs, back):
@@ -95,11 +116,16 @@ def ask_table(d, ql, al, pairs, back):
 
 # Columns of a record table: (drawn value, English and German name).
 COLUMNS = {
-    "age": (lambda d: str(d.randint(1, 99)), "age", "Alter"), "city": (lambda d: d.choice(CITIES), "city", "Stadt"),
-    "colour": (lambda d: d.choice(COLOURS)[0], "colour", "Farbe"), "code": (code, "code", "Code"),
-    "price": (lambda d: str(d.randint(1, 999)), "price", "Preis"), "count": (lambda d: str(d.randint(0, 500)), "count", "Anzahl"),
-    "item": (lambda d: d.choice(WORDS), "item", "Artikel"), "phone": (lambda d: str(d.randint(10000, 99999)), "phone", "Telefon"),
-    "room": (lambda d: str(d.randint(1, 400)), "room", "Raum"), "status": (lambda d: d.choice(("open", "closed", "new", "done")), "status", "Status"),
+    "age": (lambda d: str(d.randint(1, 99)), "age", "Alter"),
+    "city": (lambda d: d.choice(CITIES), "city", "Stadt"),
+    "colour": (lambda d: d.choice(COLOURS)[0], "colour", "Farbe"),
+    "code": (code, "code", "Code"),
+    "price": (lambda d: str(d.randint(1, 999)), "price", "Preis"),
+    "count": (lambda d: str(d.randint(0, 500)), "count", "Anzahl"),
+    "item": (lambda d: d.choice(WORDS), "item", "Artikel"),
+    "phone": (lambda d: str(d.randint(10000, 99999)), "phone", "Telefon"),
+    "room": (lambda d: str(d.randint(1, 400)), "room", "Raum"),
+    "status": (lambda d: d.choice(("open", "closed", "new", "done")), "status", "Status"),
 }
 
 
@@ -121,8 +147,23 @@ def records(d, lang, rows):
     return text, table, columns
 
 
-ASK_FIELD = {"en": ["What is the {c} of {k}?", "Which {c} does {k} have?", "{c} of {k}?", "Give me the {c} for {k}.", "Tell me {k}'s {c}.", "What {c} is listed for {k}?"],
-             "de": ["Was ist bei {k} eingetragen unter {c}?", "{c} von {k}?", "Welcher Eintrag steht bei {k} unter {c}?", "Gib mir {c} von {k}.", "{k}: {c}?"]}
+ASK_FIELD = {
+    "en": [
+        "What is the {c} of {k}?",
+        "Which {c} does {k} have?",
+        "{c} of {k}?",
+        "Give me the {c} for {k}.",
+        "Tell me {k}'s {c}.",
+        "What {c} is listed for {k}?",
+    ],
+    "de": [
+        "Was ist bei {k} eingetragen unter {c}?",
+        "{c} von {k}?",
+        "Welcher Eintrag steht bei {k} unter {c}?",
+        "Gib mir {c} von {k}.",
+        "{k}: {c}?",
+    ],
+}
 
 
 def ask_records(d, ql, al, table, columns):
@@ -133,7 +174,9 @@ def ask_records(d, ql, al, table, columns):
         k = code(d) if d.chance(0.5) else f"{d.choice(NAMES)} {d.choice(SURNAMES)}"
         if k not in table:
             d.claim("missing", k)
-            return Item(d.choice(ASK_FIELD[ql]).format(k=k, c=name), UNKNOWN[al], UNKNOWN[al], f"{k}: -", gold=UNKNOWN[al])
+            return Item(
+                d.choice(ASK_FIELD[ql]).format(k=k, c=name), UNKNOWN[al], UNKNOWN[al], f"{k}: -", gold=UNKNOWN[al]
+            )
     k = d.choice(list(table))
     v = table[k][c]
     d.claim("field", k, c, v)
@@ -144,36 +187,132 @@ def ask_records(d, ql, al, table, columns):
 # Facts about people in a passage: sentence, question and sentence of the answer; {n} the person, {v} the value.
 _CITY, _JOB, _PET, _COLOUR, _AGE, _HOBBY, _FOOD, _ROOM = range(8)
 FIELDS = {
-    "en": {_CITY: (["{n} lives in {v}.", "{n} has a flat in {v}."], ["Where does {n} live?", "In which city does {n} live?"], "{n} lives in {v}."),
-           _JOB: (["{n} works as a {v}.", "{n} is a {v}."], ["What is {n}'s job?", "What does {n} work as?"], "{n} is a {v}."),
-           _PET: (["{n} keeps a {v} at home.", "{n} owns a {v}."], ["What does {n} own?", "What does {n} have at home?"], "{n} has a {v}."),
-           _COLOUR: (["{n} likes {v} best of all colours.", "{n}'s favourite colour is {v}."], ["What is {n}'s favourite colour?", "Which colour does {n} like best?"], "{n}'s favourite colour is {v}."),
-           _AGE: (["{n} is {v} years old.", "{n} has just turned {v}."], ["How old is {n}?", "What is {n}'s age?"], "{n} is {v} years old."),
-           _HOBBY: (["{n} collects {v}s.", "On Sundays {n} draws a {v}."], ["What does {n} collect or draw?", "What is {n}'s hobby about?"], "It is the {v}."),
-           _FOOD: (["{n} eats a {v} every morning.", "{n} cannot live without {v}."], ["What does {n} like to eat?", "Which food does {n} love?"], "{n} loves {v}."),
-           _ROOM: (["{n} sits in room {v}.", "The office of {n} is room {v}."], ["In which room is {n}?", "What is the room of {n}?"], "{n} is in room {v}.")},
-    "de": {_CITY: (["{n} wohnt in {v}.", "{n} hat eine Wohnung in {v}."], ["Wo wohnt {n}?", "In welcher Stadt wohnt {n}?"], "{n} wohnt in {v}."),
-           _JOB: (["{n} arbeitet als {v}.", "{n} ist von Beruf {v}."], ["Was ist {n} von Beruf?", "Als was arbeitet {n}?"], "{n} ist {v}."),
-           _PET: (["{n} besitzt etwas Besonderes: {v}.", "Zu Hause hat {n} Folgendes: {v}."], ["Was besitzt {n}?", "Was hat {n} zu Hause?"], "{n} besitzt: {v}."),
-           _COLOUR: (["{n} mag von allen Farben {v} am liebsten.", "Die Lieblingsfarbe von {n} ist {v}."], ["Was ist die Lieblingsfarbe von {n}?", "Welche Farbe mag {n} am liebsten?"], "Die Lieblingsfarbe von {n} ist {v}."),
-           _AGE: (["{n} ist {v} Jahre alt.", "{n} ist gerade {v} geworden."], ["Wie alt ist {n}?", "Welches Alter hat {n}?"], "{n} ist {v} Jahre alt."),
-           _HOBBY: (["{n} sammelt Bilder mit diesem Motiv: {v}.", "Sonntags malt {n} immer dasselbe: {v}."], ["Was malt oder sammelt {n}?", "Worum geht es beim Hobby von {n}?"], "Es ist: {v}."),
-           _FOOD: (["{n} isst jeden Morgen dasselbe: {v}.", "{n} kann nicht leben ohne {v}."], ["Was isst {n} gern?", "Welches Essen liebt {n}?"], "{n} liebt {v}."),
-           _ROOM: (["{n} sitzt in Zimmer {v}.", "Das Büro von {n} ist Zimmer {v}."], ["In welchem Zimmer ist {n}?", "Was ist das Zimmer von {n}?"], "{n} ist in Zimmer {v}.")},
+    "en": {
+        _CITY: (
+            ["{n} lives in {v}.", "{n} has a flat in {v}."],
+            ["Where does {n} live?", "In which city does {n} live?"],
+            "{n} lives in {v}.",
+        ),
+        _JOB: (
+            ["{n} works as a {v}.", "{n} is a {v}."],
+            ["What is {n}'s job?", "What does {n} work as?"],
+            "{n} is a {v}.",
+        ),
+        _PET: (
+            ["{n} keeps a {v} at home.", "{n} owns a {v}."],
+            ["What does {n} own?", "What does {n} have at home?"],
+            "{n} has a {v}.",
+        ),
+        _COLOUR: (
+            ["{n} likes {v} best of all colours.", "{n}'s favourite colour is {v}."],
+            ["What is {n}'s favourite colour?", "Which colour does {n} like best?"],
+            "{n}'s favourite colour is {v}.",
+        ),
+        _AGE: (
+            ["{n} is {v} years old.", "{n} has just turned {v}."],
+            ["How old is {n}?", "What is {n}'s age?"],
+            "{n} is {v} years old.",
+        ),
+        _HOBBY: (
+            ["{n} collects {v}s.", "On Sundays {n} draws a {v}."],
+            ["What does {n} collect or draw?", "What is {n}'s hobby about?"],
+            "It is the {v}.",
+        ),
+        _FOOD: (
+            ["{n} eats a {v} every morning.", "{n} cannot live without {v}."],
+            ["What does {n} like to eat?", "Which food does {n} love?"],
+            "{n} loves {v}.",
+        ),
+        _ROOM: (
+            ["{n} sits in room {v}.", "The office of {n} is room {v}."],
+            ["In which room is {n}?", "What is the room of {n}?"],
+            "{n} is in room {v}.",
+        ),
+    },
+    "de": {
+        _CITY: (
+            ["{n} wohnt in {v}.", "{n} hat eine Wohnung in {v}."],
+            ["Wo wohnt {n}?", "In welcher Stadt wohnt {n}?"],
+            "{n} wohnt in {v}.",
+        ),
+        _JOB: (
+            ["{n} arbeitet als {v}.", "{n} ist von Beruf {v}."],
+            ["Was ist {n} von Beruf?", "Als was arbeitet {n}?"],
+            "{n} ist {v}.",
+        ),
+        _PET: (
+            ["{n} besitzt etwas Besonderes: {v}.", "Zu Hause hat {n} Folgendes: {v}."],
+            ["Was besitzt {n}?", "Was hat {n} zu Hause?"],
+            "{n} besitzt: {v}.",
+        ),
+        _COLOUR: (
+            ["{n} mag von allen Farben {v} am liebsten.", "Die Lieblingsfarbe von {n} ist {v}."],
+            ["Was ist die Lieblingsfarbe von {n}?", "Welche Farbe mag {n} am liebsten?"],
+            "Die Lieblingsfarbe von {n} ist {v}.",
+        ),
+        _AGE: (
+            ["{n} ist {v} Jahre alt.", "{n} ist gerade {v} geworden."],
+            ["Wie alt ist {n}?", "Welches Alter hat {n}?"],
+            "{n} ist {v} Jahre alt.",
+        ),
+        _HOBBY: (
+            ["{n} sammelt Bilder mit diesem Motiv: {v}.", "Sonntags malt {n} immer dasselbe: {v}."],
+            ["Was malt oder sammelt {n}?", "Worum geht es beim Hobby von {n}?"],
+            "Es ist: {v}.",
+        ),
+        _FOOD: (
+            ["{n} isst jeden Morgen dasselbe: {v}.", "{n} kann nicht leben ohne {v}."],
+            ["Was isst {n} gern?", "Welches Essen liebt {n}?"],
+            "{n} liebt {v}.",
+        ),
+        _ROOM: (
+            ["{n} sitzt in Zimmer {v}.", "Das Büro von {n} ist Zimmer {v}."],
+            ["In welchem Zimmer ist {n}?", "Was ist das Zimmer von {n}?"],
+            "{n} ist in Zimmer {v}.",
+        ),
+    },
 }
-FILLER = {"en": ["The weather was mild that week.", "Nobody knew why.", "It had been a long day.", "The street was quiet.",
-                 "A train passed in the distance.", "This went on for years.", "Later they all met again.", "The coffee was cold by then.",
-                 "Some people in town still talk about it.", "There is not much more to say."],
-          "de": ["Das Wetter war mild in jener Woche.", "Niemand wusste warum.", "Es war ein langer Tag gewesen.", "Die Straße war ruhig.",
-                 "In der Ferne fuhr ein Zug vorbei.", "So ging es jahrelang.", "Später trafen sich alle wieder.", "Der Kaffee war da schon kalt.",
-                 "Manche in der Stadt reden noch davon.", "Mehr gibt es dazu nicht zu sagen."]}
+FILLER = {
+    "en": [
+        "The weather was mild that week.",
+        "Nobody knew why.",
+        "It had been a long day.",
+        "The street was quiet.",
+        "A train passed in the distance.",
+        "This went on for years.",
+        "Later they all met again.",
+        "The coffee was cold by then.",
+        "Some people in town still talk about it.",
+        "There is not much more to say.",
+    ],
+    "de": [
+        "Das Wetter war mild in jener Woche.",
+        "Niemand wusste warum.",
+        "Es war ein langer Tag gewesen.",
+        "Die Straße war ruhig.",
+        "In der Ferne fuhr ein Zug vorbei.",
+        "So ging es jahrelang.",
+        "Später trafen sich alle wieder.",
+        "Der Kaffee war da schon kalt.",
+        "Manche in der Stadt reden noch davon.",
+        "Mehr gibt es dazu nicht zu sagen.",
+    ],
+}
 
 
 def _field_value(d, f, lang):
     i = lang == "de"
     noun = lambda: d.choice(NOUNS)[i].split()[-1]
-    return {_CITY: lambda: d.choice(CITIES), _JOB: lambda: d.choice(JOBS)[i], _PET: noun, _COLOUR: lambda: d.choice(COLOURS)[i],
-            _AGE: lambda: str(d.randint(5, 99)), _HOBBY: noun, _FOOD: noun, _ROOM: lambda: str(d.randint(1, 499))}[f]()
+    return {
+        _CITY: lambda: d.choice(CITIES),
+        _JOB: lambda: d.choice(JOBS)[i],
+        _PET: noun,
+        _COLOUR: lambda: d.choice(COLOURS)[i],
+        _AGE: lambda: str(d.randint(5, 99)),
+        _HOBBY: noun,
+        _FOOD: noun,
+        _ROOM: lambda: str(d.randint(1, 499)),
+    }[f]()
 
 
 def passage(d, lang, people):
@@ -213,7 +352,10 @@ def ask_passage(d, lang, al, facts):
     return Item(d.choice(FIELDS[lang][f][1]).format(n=n), v, FIELDS[al][f][2].format(n=n, v=v), f"{n}: {v}.", gold=v)
 
 
-PASSAGE_INTRO = {"en": ["Read this text:", "Here is a story.", "Text:", ""], "de": ["Lies diesen Text:", "Hier ist eine Geschichte.", "Text:", ""]}
+PASSAGE_INTRO = {
+    "en": ["Read this text:", "Here is a story.", "Text:", ""],
+    "de": ["Lies diesen Text:", "Hier ist eine Geschichte.", "Text:", ""],
+}
 
 
 def context(d, ql, al, size):

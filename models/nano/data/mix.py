@@ -5,20 +5,79 @@ from .item import Chat, Draw, Retry, draw_until
 from .lexicon import NAMES
 
 ITEMS = {
-    "arithmetic": arithmetic.arithmetic, "conversion": conversion.conversion, "spelling": wordplay.spell,
-    "counting": wordplay.count, "sorting": wordplay.sort, "copy": wordplay.copy, "facts": facts.fact, "talk": talk.talk,
-    "unknown": talk.unknown, "json": structured.structured,
+    "arithmetic": arithmetic.arithmetic,
+    "conversion": conversion.conversion,
+    "spelling": wordplay.spell,
+    "counting": wordplay.count,
+    "sorting": wordplay.sort,
+    "copy": wordplay.copy,
+    "facts": facts.fact,
+    "talk": talk.talk,
+    "unknown": talk.unknown,
+    "json": structured.structured,
 }
-WEIGHTS = {"arithmetic": 28, "conversion": 10, "spelling": 7, "counting": 8, "sorting": 9, "copy": 4, "facts": 16,
-           "talk": 7, "unknown": 4, "json": 9, "lookup": 10, "tools": 13, "memory": 2}
+WEIGHTS = {
+    "arithmetic": 28,
+    "conversion": 10,
+    "spelling": 7,
+    "counting": 8,
+    "sorting": 9,
+    "copy": 4,
+    "facts": 16,
+    "talk": 7,
+    "unknown": 4,
+    "json": 9,
+    "lookup": 10,
+    "tools": 13,
+    "memory": 2,
+}
 _NAMES, _SHARES = list(WEIGHTS), list(WEIGHTS.values())
 
 SYSTEM = {
-    "language": {"en": ["Answer in English.", "Reply in English.", "Always answer in English.", "Speak English.", "Antworte auf Englisch.", "You speak only English."],
-                 "de": ["Answer in German.", "Reply in German.", "Always answer in German.", "Speak German.", "Antworte auf Deutsch.", "Antworte immer auf Deutsch.", "You speak only German."]},
-    "length": {False: ["Be brief.", "Answer briefly.", "Keep it short.", "Short answers only.", "Antworte kurz.", "Fasse dich kurz."],
-               True: ["Answer in full sentences.", "Give long answers.", "Be detailed.", "Explain your answer.", "Antworte in ganzen Sätzen.", "Antworte ausführlich."]},
-    "plain": ["You are a helpful assistant.", "You are lily-nano.", "You are a friendly assistant.", "Du bist ein hilfreicher Assistent.", "You are a helpful AI."],
+    "language": {
+        "en": [
+            "Answer in English.",
+            "Reply in English.",
+            "Always answer in English.",
+            "Speak English.",
+            "Antworte auf Englisch.",
+            "You speak only English.",
+        ],
+        "de": [
+            "Answer in German.",
+            "Reply in German.",
+            "Always answer in German.",
+            "Speak German.",
+            "Antworte auf Deutsch.",
+            "Antworte immer auf Deutsch.",
+            "You speak only German.",
+        ],
+    },
+    "length": {
+        False: [
+            "Be brief.",
+            "Answer briefly.",
+            "Keep it short.",
+            "Short answers only.",
+            "Antworte kurz.",
+            "Fasse dich kurz.",
+        ],
+        True: [
+            "Answer in full sentences.",
+            "Give long answers.",
+            "Be detailed.",
+            "Explain your answer.",
+            "Antworte in ganzen Sätzen.",
+            "Antworte ausführlich.",
+        ],
+    },
+    "plain": [
+        "You are a helpful assistant.",
+        "You are lily-nano.",
+        "You are a friendly assistant.",
+        "Du bist ein hilfreicher Assistent.",
+        "You are a helpful AI.",
+    ],
 }
 
 
@@ -37,10 +96,35 @@ def manners(d):
     return ql, al, long, " ".join(parts)
 
 
-POLITE = {"en": (["Please tell me: ", "Hi! ", "Hello, ", "Can you tell me: ", "I have a question: ", "Quick question: ", "Hey, ", "I want to know: ", "Tell me, "],
-                 [" Thanks!", " Please.", " please", " Thank you.", " Can you help?"]),
-          "de": (["Bitte sag mir: ", "Hi! ", "Hallo, ", "Kannst du mir sagen: ", "Ich habe eine Frage: ", "Kurze Frage: ", "Ich möchte wissen: ", "Sag mal, "],
-                 [" Danke!", " Bitte.", " bitte", " Danke schön.", " Kannst du helfen?"])}
+POLITE = {
+    "en": (
+        [
+            "Please tell me: ",
+            "Hi! ",
+            "Hello, ",
+            "Can you tell me: ",
+            "I have a question: ",
+            "Quick question: ",
+            "Hey, ",
+            "I want to know: ",
+            "Tell me, ",
+        ],
+        [" Thanks!", " Please.", " please", " Thank you.", " Can you help?"],
+    ),
+    "de": (
+        [
+            "Bitte sag mir: ",
+            "Hi! ",
+            "Hallo, ",
+            "Kannst du mir sagen: ",
+            "Ich habe eine Frage: ",
+            "Kurze Frage: ",
+            "Ich möchte wissen: ",
+            "Sag mal, ",
+        ],
+        [" Danke!", " Bitte.", " bitte", " Danke schön.", " Kannst du helfen?"],
+    ),
+}
 
 
 AMERICAN = [("metre", "meter"), ("litre", "liter"), ("colour", "color"), ("favourite", "favorite"), ("grey", "gray")]
@@ -109,11 +193,19 @@ def memory_chat(d):
     name, other = d.choice(NAMES), d.sample(list(ITEMS), 1)[0]
     d.claim("memory", name, ql, other)
     en, hi = ql == "en", al == "en"
-    say = d.choice(["My name is {n}.", "I am {n}.", "Hi, I'm {n}.", "Call me {n}."] if en else ["Ich heiße {n}.", "Ich bin {n}.", "Hallo, mein Name ist {n}.", "Nenn mich {n}."])
+    say = d.choice(
+        ["My name is {n}.", "I am {n}.", "Hi, I'm {n}.", "Call me {n}."]
+        if en
+        else ["Ich heiße {n}.", "Ich bin {n}.", "Hallo, mein Name ist {n}.", "Nenn mich {n}."]
+    )
     turns = [("user", say.format(n=name)), ("assistant", "", f"Hello {name}!" if hi else f"Hallo {name}!", [])]
     if d.chance(0.6):
         turns += turn(draw_until(ITEMS[other], d.rng, d.held, ql, al), False)
-    ask = d.choice(["What is my name?", "Who am I?", "Do you remember my name?"] if en else ["Wie heiße ich?", "Wer bin ich?", "Weißt du noch, wie ich heiße?"])
+    ask = d.choice(
+        ["What is my name?", "Who am I?", "Do you remember my name?"]
+        if en
+        else ["Wie heiße ich?", "Wer bin ich?", "Weißt du noch, wie ich heiße?"]
+    )
     a = f"Your name is {name}." if hi else f"Du heißt {name}."
     turns += [("user", ask), ("assistant", f"{name}.", a, [])]
     if d.chance(0.3):

@@ -54,10 +54,24 @@ def structured(d, ql, al):
     text = ", ".join(FIELDS[n][2 if en else 3].format(v=_say(values[n], ql)) for n in names) + "."
     text = text[0].upper() + text[1:]
     schema = _schema(d, asked)
-    q = d.choice({
-        "en": ["Answer in JSON with this schema: {s}\n{t}", "Extract as JSON {s} from: {t}", "{t}\nGive this as JSON: {s}", "Return JSON matching {s}\n\nText: {t}",
-               "Turn this into JSON with the schema {s}: {t}", "Text: {t}\nSchema: {s}\nReply only with JSON."],
-        "de": ["Antworte in JSON nach diesem Schema: {s}\n{t}", "Lies als JSON {s} aus: {t}", "{t}\nGib das als JSON: {s}", "Gib JSON nach {s} zurück\n\nText: {t}",
-               "Text: {t}\nSchema: {s}\nAntworte nur mit JSON."]}[ql]).format(s=schema, t=text)
+    q = d.choice(
+        {
+            "en": [
+                "Answer in JSON with this schema: {s}\n{t}",
+                "Extract as JSON {s} from: {t}",
+                "{t}\nGive this as JSON: {s}",
+                "Return JSON matching {s}\n\nText: {t}",
+                "Turn this into JSON with the schema {s}: {t}",
+                "Text: {t}\nSchema: {s}\nReply only with JSON.",
+            ],
+            "de": [
+                "Antworte in JSON nach diesem Schema: {s}\n{t}",
+                "Lies als JSON {s} aus: {t}",
+                "{t}\nGib das als JSON: {s}",
+                "Gib JSON nach {s} zurück\n\nText: {t}",
+                "Text: {t}\nSchema: {s}\nAntworte nur mit JSON.",
+            ],
+        }[ql]
+    ).format(s=schema, t=text)
     answer = json.dumps({n: values[n] for n in asked}, ensure_ascii=False)
     return Item(q, answer, answer, ("Fields: " if al == "en" else "Felder: ") + ", ".join(asked) + ".", exact=True)

@@ -15,27 +15,88 @@ def tool(name, text, /, **params):
         properties[key] = {"type": p[0], "description": p[1].lstrip("?")} | (p[2] if len(p) > 2 else {})
         if not optional:
             required.append(key)
-    return {"type": "function", "function": {"name": name, "description": text, "parameters": {
-        "type": "object", "properties": properties, "required": required}}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": text,
+            "parameters": {"type": "object", "properties": properties, "required": required},
+        },
+    }
 
 
-CALCULATOR = [tool("calculator", "Evaluate an arithmetic expression.", expression=("string", "The expression, for example 2 + 3.")),
-              tool("calculate", "Calculates the value of an expression.", expression=("string", "Arithmetic expression")),
-              tool("calc", "A calculator.", expr=("string", "What to compute"))]
-WEATHER = [tool("get_weather", "Get the weather of a city.", city=("string", "Name of the city")),
-           tool("weather", "Weather forecast for a city.", city=("string", "The city"), days=("integer", "Number of days")),
-           tool("get_weather", "Current weather.", location=("string", "City name"), unit=("string", "?Unit of temperature", {"enum": ["celsius", "fahrenheit"]}))]
-READ = [tool("read_file", "Read a text file.", path=("string", "Path of the file")),
-        tool("read_file", "Reads the first lines of a file.", path=("string", "Path"), lines=("integer", "How many lines")),
-        tool("open_file", "Opens a file and returns its content.", filename=("string", "Name of the file"))]
-LIGHT = [tool("set_light", "Switch a light on or off.", room=("string", "The room"), on=("boolean", "true for on, false for off")),
-         tool("switch_lamp", "Turns a lamp on or off.", lamp=("string", "Which lamp"), state=("boolean", "Whether it is on"))]
-TIMER = [tool("set_timer", "Start a timer.", minutes=("integer", "Minutes")),
-         tool("start_timer", "Starts a timer.", seconds=("integer", "Duration in seconds"), label=("string", "Name of the timer"))]
-SEND = [tool("send_message", "Send a message to a person.", to=("string", "Name of the person"), text=("string", "The message")),
-        tool("send_email", "Sends an e-mail.", recipient=("string", "Who gets it"), subject=("string", "Subject"), body=("string", "Text"))]
-ORDER = [tool("create_order", "Create an order.", customer=("string", "Name"), item=("object", "The item: name and count"), express=("boolean", "Fast delivery")),
-         tool("add_entry", "Adds an entry to the data base.", table=("string", "Name of the table"), record=("object", "The record to add"))]
+CALCULATOR = [
+    tool(
+        "calculator", "Evaluate an arithmetic expression.", expression=("string", "The expression, for example 2 + 3.")
+    ),
+    tool("calculate", "Calculates the value of an expression.", expression=("string", "Arithmetic expression")),
+    tool("calc", "A calculator.", expr=("string", "What to compute")),
+]
+WEATHER = [
+    tool("get_weather", "Get the weather of a city.", city=("string", "Name of the city")),
+    tool("weather", "Weather forecast for a city.", city=("string", "The city"), days=("integer", "Number of days")),
+    tool(
+        "get_weather",
+        "Current weather.",
+        location=("string", "City name"),
+        unit=("string", "?Unit of temperature", {"enum": ["celsius", "fahrenheit"]}),
+    ),
+]
+READ = [
+    tool("read_file", "Read a text file.", path=("string", "Path of the file")),
+    tool("read_file", "Reads the first lines of a file.", path=("string", "Path"), lines=("integer", "How many lines")),
+    tool("open_file", "Opens a file and returns its content.", filename=("string", "Name of the file")),
+]
+LIGHT = [
+    tool(
+        "set_light",
+        "Switch a light on or off.",
+        room=("string", "The room"),
+        on=("boolean", "true for on, false for off"),
+    ),
+    tool(
+        "switch_lamp", "Turns a lamp on or off.", lamp=("string", "Which lamp"), state=("boolean", "Whether it is on")
+    ),
+]
+TIMER = [
+    tool("set_timer", "Start a timer.", minutes=("integer", "Minutes")),
+    tool(
+        "start_timer",
+        "Starts a timer.",
+        seconds=("integer", "Duration in seconds"),
+        label=("string", "Name of the timer"),
+    ),
+]
+SEND = [
+    tool(
+        "send_message",
+        "Send a message to a person.",
+        to=("string", "Name of the person"),
+        text=("string", "The message"),
+    ),
+    tool(
+        "send_email",
+        "Sends an e-mail.",
+        recipient=("string", "Who gets it"),
+        subject=("string", "Subject"),
+        body=("string", "Text"),
+    ),
+]
+ORDER = [
+    tool(
+        "create_order",
+        "Create an order.",
+        customer=("string", "Name"),
+        item=("object", "The item: name and count"),
+        express=("boolean", "Fast delivery"),
+    ),
+    tool(
+        "add_entry",
+        "Adds an entry to the data base.",
+        table=("string", "Name of the table"),
+        record=("object", "The record to add"),
+    ),
+]
 ALL = [CALCULATOR, WEATHER, READ, LIGHT, TIMER, SEND, ORDER]
 
 
@@ -49,6 +110,7 @@ def _name(t):
 
 # Each use returns (question, arguments, result, answer short, answer long, what for).
 
+
 def use_calculator(d, t, l):
     op, a, b, result = operands(d)
     big = d.chance(0.5)
@@ -60,12 +122,37 @@ def use_calculator(d, t, l):
     sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[op]
     e = f"{a} {sign} {b}"
     shown = f"{a} {d.choice([sign, SIGNS[op]])} {b}"
-    q = d.choice({"en": ["What is {e}?", "Calculate {e}.", "Use the calculator: {e}", "How much is {e}?", "{e}", "Please compute {e} with the tool."],
-                  "de": ["Was ist {e}?", "Berechne {e}.", "Nutze den Rechner: {e}", "Wie viel ist {e}?", "{e}", "Rechne {e} mit dem Werkzeug aus."]}[l]).format(e=shown)
+    q = d.choice(
+        {
+            "en": [
+                "What is {e}?",
+                "Calculate {e}.",
+                "Use the calculator: {e}",
+                "How much is {e}?",
+                "{e}",
+                "Please compute {e} with the tool.",
+            ],
+            "de": [
+                "Was ist {e}?",
+                "Berechne {e}.",
+                "Nutze den Rechner: {e}",
+                "Wie viel ist {e}?",
+                "{e}",
+                "Rechne {e} mit dem Werkzeug aus.",
+            ],
+        }[l]
+    ).format(e=shown)
     return q, {_keys(t)[0]: e}, str(result), str(result), f"{a} {SIGNS[op]} {b} = {result}.", "calculator"
 
 
-_SKY = [("sunny", "sonnig"), ("cloudy", "bewölkt"), ("rainy", "regnerisch"), ("windy", "windig"), ("snowy", "verschneit"), ("foggy", "neblig")]
+_SKY = [
+    ("sunny", "sonnig"),
+    ("cloudy", "bewölkt"),
+    ("rainy", "regnerisch"),
+    ("windy", "windig"),
+    ("snowy", "verschneit"),
+    ("foggy", "neblig"),
+]
 
 
 def use_weather(d, t, l):
@@ -73,22 +160,65 @@ def use_weather(d, t, l):
     keys = _keys(t)
     args = {keys[0]: c}
     sky, temperature = d.choice(_SKY), d.randint(-15, 39)
-    q = d.choice({"en": ["What is the weather in {c}?", "How is the weather in {c}?", "How warm is it in {c}?", "Weather in {c}", "Is it cold in {c}?", "What's the temperature in {c}?"],
-                  "de": ["Wie ist das Wetter in {c}?", "Wie warm ist es in {c}?", "Wetter in {c}", "Ist es kalt in {c}?", "Welche Temperatur hat es in {c}?"]}[l]).format(c=c)
+    q = d.choice(
+        {
+            "en": [
+                "What is the weather in {c}?",
+                "How is the weather in {c}?",
+                "How warm is it in {c}?",
+                "Weather in {c}",
+                "Is it cold in {c}?",
+                "What's the temperature in {c}?",
+            ],
+            "de": [
+                "Wie ist das Wetter in {c}?",
+                "Wie warm ist es in {c}?",
+                "Wetter in {c}",
+                "Ist es kalt in {c}?",
+                "Welche Temperatur hat es in {c}?",
+            ],
+        }[l]
+    ).format(c=c)
     if "days" in keys:
         n = d.randint(1, 9)
         args["days"] = n
-        q = d.choice({"en": ["What will the weather be in {c} for the next {n} days?", "Give me the weather for {n} days in {c}.", "{n}-day forecast for {c}"],
-                      "de": ["Wie wird das Wetter in {c} in den nächsten {n} Tagen?", "Gib mir das Wetter für {n} Tage in {c}.", "Vorhersage für {n} Tage in {c}"]}[l]).format(c=c, n=n)
+        q = d.choice(
+            {
+                "en": [
+                    "What will the weather be in {c} for the next {n} days?",
+                    "Give me the weather for {n} days in {c}.",
+                    "{n}-day forecast for {c}",
+                ],
+                "de": [
+                    "Wie wird das Wetter in {c} in den nächsten {n} Tagen?",
+                    "Gib mir das Wetter für {n} Tage in {c}.",
+                    "Vorhersage für {n} Tage in {c}",
+                ],
+            }[l]
+        ).format(c=c, n=n)
     if "unit" in keys and d.chance(0.4):
         unit = d.choice(["celsius", "fahrenheit"])
         args["unit"] = unit
         q = q.rstrip("?.") + (f" in {unit}?" if l == "en" else f" in {unit.capitalize()}?")
     d.claim("weather", _name(t), *args.values())
-    result = d.choice(['{{"temperature": {n}, "sky": "{s}"}}', '{{"city": "{c}", "temp_c": {n}, "condition": "{s}"}}', "{n} degrees, {s}", "{s}, {n} °C"]).format(c=c, n=temperature, s=sky[0])
+    result = d.choice(
+        [
+            '{{"temperature": {n}, "sky": "{s}"}}',
+            '{{"city": "{c}", "temp_c": {n}, "condition": "{s}"}}',
+            "{n} degrees, {s}",
+            "{s}, {n} °C",
+        ]
+    ).format(c=c, n=temperature, s=sky[0])
     if d.chance(0.15):  # the temperature alone
         result = d.choice(['{{"c": {n}}}', '{{"temperature": {n}}}', "{n}", "{n} °C"]).format(n=temperature)
-        return q, args, result, f"{temperature} °C.", f"In {c} it is {temperature} °C." if l == "en" else f"In {c} sind es {temperature} °C.", "weather"
+        return (
+            q,
+            args,
+            result,
+            f"{temperature} °C.",
+            f"In {c} it is {temperature} °C." if l == "en" else f"In {c} sind es {temperature} °C.",
+            "weather",
+        )
     word = sky[l == "de"]
     short = f"{temperature} °C, {word}."
     long = f"In {c} it is {word} at {temperature} °C." if l == "en" else f"In {c} ist es {word} bei {temperature} °C."
@@ -97,28 +227,79 @@ def use_weather(d, t, l):
 
 def use_read(d, t, l):
     name = d.choice(WORDS) if d.chance(0.6) else invented(d)
-    path = d.choice(["", "", "/tmp/", "docs/", "src/", "/home/" + d.choice(NAMES).lower() + "/", "./"]) + name + d.choice([".txt", ".md", ".json", ".csv", ".log", ".toml"])
+    path = (
+        d.choice(["", "", "/tmp/", "docs/", "src/", "/home/" + d.choice(NAMES).lower() + "/", "./"])
+        + name
+        + d.choice([".txt", ".md", ".json", ".csv", ".log", ".toml"])
+    )
     keys = _keys(t)
     args = {keys[0]: path}
     if "lines" in keys:
         args["lines"] = d.randint(1, 50)
     d.claim("read", *args.values())
-    content = d.choice([lambda: " ".join(d.choice(WORDS) for _ in range(d.randint(2, 12))), lambda: f"{d.choice(WORDS)} = {d.number()}",
-                        lambda: f"{d.choice(NAMES)}: {code(d)}"])()
+    content = d.choice(
+        [
+            lambda: " ".join(d.choice(WORDS) for _ in range(d.randint(2, 12))),
+            lambda: f"{d.choice(WORDS)} = {d.number()}",
+            lambda: f"{d.choice(NAMES)}: {code(d)}",
+        ]
+    )()
     if d.chance(0.1):
         content = "error: file not found"
-    q = d.choice({"en": ["Read {p}.", "What is in {p}?", "Show me the file {p}.", "Open {p}.", "What does {p} say?", "Print the content of {p}."],
-                  "de": ["Lies {p}.", "Was steht in {p}?", "Zeig mir die Datei {p}.", "Öffne {p}.", "Gib den Inhalt von {p} aus."]}[l]).format(p=path)
+    q = d.choice(
+        {
+            "en": [
+                "Read {p}.",
+                "What is in {p}?",
+                "Show me the file {p}.",
+                "Open {p}.",
+                "What does {p} say?",
+                "Print the content of {p}.",
+            ],
+            "de": [
+                "Lies {p}.",
+                "Was steht in {p}?",
+                "Zeig mir die Datei {p}.",
+                "Öffne {p}.",
+                "Gib den Inhalt von {p} aus.",
+            ],
+        }[l]
+    ).format(p=path)
     if "lines" in keys:
         n = args["lines"]
-        q = d.choice({"en": ["Read the first {n} lines of {p}.", "Show {n} lines of {p}."], "de": ["Lies die ersten {n} Zeilen von {p}.", "Zeige {n} Zeilen von {p}."]}[l]).format(n=n, p=path)
+        q = d.choice(
+            {
+                "en": ["Read the first {n} lines of {p}.", "Show {n} lines of {p}."],
+                "de": ["Lies die ersten {n} Zeilen von {p}.", "Zeige {n} Zeilen von {p}."],
+            }[l]
+        ).format(n=n, p=path)
     if content.startswith("error"):
-        a = f"I could not read {path}: file not found." if l == "en" else f"Ich konnte {path} nicht lesen: Datei nicht gefunden."
+        a = (
+            f"I could not read {path}: file not found."
+            if l == "en"
+            else f"Ich konnte {path} nicht lesen: Datei nicht gefunden."
+        )
         return q, args, content, a, a, "file"
-    return q, args, content, content, (f"The file {path} says: {content}" if l == "en" else f"In der Datei {path} steht: {content}"), "file"
+    return (
+        q,
+        args,
+        content,
+        content,
+        (f"The file {path} says: {content}" if l == "en" else f"In der Datei {path} steht: {content}"),
+        "file",
+    )
 
 
-_ROOMS = [("kitchen", "Küche"), ("bedroom", "Schlafzimmer"), ("garage", "Garage"), ("garden", "Garten"), ("hall", "Flur"), ("cellar", "Keller"), ("office", "Büro"), ("bathroom", "Bad")]
+_ROOMS = [
+    ("kitchen", "Küche"),
+    ("bedroom", "Schlafzimmer"),
+    ("garage", "Garage"),
+    ("garden", "Garten"),
+    ("hall", "Flur"),
+    ("cellar", "Keller"),
+    ("office", "Büro"),
+    ("bathroom", "Bad"),
+]
 
 
 def use_light(d, t, l):
@@ -126,11 +307,24 @@ def use_light(d, t, l):
     on = d.chance(0.5)
     d.claim("light", _name(t), room, on)
     keys = _keys(t)
-    q = d.choice({"en": ["Turn {s} the light: {r}.", "Switch {s} the {r} light.", "Turn the {r} light {s}.", "Light {s}: {r}", "Please switch the {r} light {s}."],
-                  "de": ["Mach das Licht {s}: {r}.", "Schalte das Licht {s}: {r}", "Licht {s}: {r}", "Bitte Licht {s}, {r}."]}[l]).format(
-        r=room, s=("on" if on else "off") if l == "en" else ("an" if on else "aus"))
+    q = d.choice(
+        {
+            "en": [
+                "Turn {s} the light: {r}.",
+                "Switch {s} the {r} light.",
+                "Turn the {r} light {s}.",
+                "Light {s}: {r}",
+                "Please switch the {r} light {s}.",
+            ],
+            "de": ["Mach das Licht {s}: {r}.", "Schalte das Licht {s}: {r}", "Licht {s}: {r}", "Bitte Licht {s}, {r}."],
+        }[l]
+    ).format(r=room, s=("on" if on else "off") if l == "en" else ("an" if on else "aus"))
     short = "Done." if l == "en" else "Erledigt."
-    long = f"The {room} light is {'on' if on else 'off'} now." if l == "en" else f"Das Licht ({room}) ist jetzt {'an' if on else 'aus'}."
+    long = (
+        f"The {room} light is {'on' if on else 'off'} now."
+        if l == "en"
+        else f"Das Licht ({room}) ist jetzt {'an' if on else 'aus'}."
+    )
     return q, {keys[0]: room, keys[1]: on}, d.choice(["ok", "done", '{"ok": true}']), short, long, "light"
 
 
@@ -140,13 +334,24 @@ def use_timer(d, t, l):
     args = {keys[0]: n}
     unit = ("minutes", "Minuten") if keys[0] == "minutes" else ("seconds", "Sekunden")
     u = unit[l == "de"]
-    q = d.choice({"en": ["Set a timer for {n} {u}.", "Start a {n} {u} timer.", "Timer: {n} {u}", "Remind me in {n} {u}."],
-                  "de": ["Stelle einen Timer auf {n} {u}.", "Timer: {n} {u}", "Erinnere mich in {n} {u}."]}[l]).format(n=n, u=u)
+    q = d.choice(
+        {
+            "en": ["Set a timer for {n} {u}.", "Start a {n} {u} timer.", "Timer: {n} {u}", "Remind me in {n} {u}."],
+            "de": ["Stelle einen Timer auf {n} {u}.", "Timer: {n} {u}", "Erinnere mich in {n} {u}."],
+        }[l]
+    ).format(n=n, u=u)
     if "label" in keys:
         args["label"] = d.choice(WORDS)
         q = q.rstrip(".") + (f", named {args['label']}." if l == "en" else f", Name {args['label']}.")
     d.claim("timer", *args.values())
-    return q, args, d.choice(["ok", "started", '{"ok": true}']), "Done." if l == "en" else "Erledigt.", f"The timer runs for {n} {u}." if l == "en" else f"Der Timer läuft {n} {u}.", "timer"
+    return (
+        q,
+        args,
+        d.choice(["ok", "started", '{"ok": true}']),
+        "Done." if l == "en" else "Erledigt.",
+        f"The timer runs for {n} {u}." if l == "en" else f"Der Timer läuft {n} {u}.",
+        "timer",
+    )
 
 
 def use_send(d, t, l):
@@ -155,15 +360,30 @@ def use_send(d, t, l):
     keys = _keys(t)
     d.claim("send", n, words)
     if len(keys) == 2:
-        q = d.choice({"en": ["Send {n} the message '{w}'.", "Tell {n}: {w}", "Message {n}: {w}", "Write to {n}: {w}"],
-                      "de": ["Schick {n} die Nachricht '{w}'.", "Sag {n}: {w}", "Schreib an {n}: {w}"]}[l]).format(n=n, w=words)
+        q = d.choice(
+            {
+                "en": ["Send {n} the message '{w}'.", "Tell {n}: {w}", "Message {n}: {w}", "Write to {n}: {w}"],
+                "de": ["Schick {n} die Nachricht '{w}'.", "Sag {n}: {w}", "Schreib an {n}: {w}"],
+            }[l]
+        ).format(n=n, w=words)
         args = {keys[0]: n, keys[1]: words}
     else:
         s = d.choice(WORDS)
-        q = d.choice({"en": ["Send an e-mail to {n} with the subject {s}: {w}", "E-mail {n}, subject {s}, text: {w}"],
-                      "de": ["Schick eine E-Mail an {n} mit dem Betreff {s}: {w}", "E-Mail an {n}, Betreff {s}, Text: {w}"]}[l]).format(n=n, w=words, s=s)
+        q = d.choice(
+            {
+                "en": ["Send an e-mail to {n} with the subject {s}: {w}", "E-mail {n}, subject {s}, text: {w}"],
+                "de": ["Schick eine E-Mail an {n} mit dem Betreff {s}: {w}", "E-Mail an {n}, Betreff {s}, Text: {w}"],
+            }[l]
+        ).format(n=n, w=words, s=s)
         args = {keys[0]: n, keys[1]: s, keys[2]: words}
-    return q, args, d.choice(["sent", "ok", '{"sent": true}']), "Done." if l == "en" else "Erledigt.", f"I sent it to {n}." if l == "en" else f"Ich habe es an {n} geschickt.", "message"
+    return (
+        q,
+        args,
+        d.choice(["sent", "ok", '{"sent": true}']),
+        "Done." if l == "en" else "Erledigt.",
+        f"I sent it to {n}." if l == "en" else f"Ich habe es an {n} geschickt.",
+        "message",
+    )
 
 
 def use_order(d, t, l):
@@ -171,8 +391,17 @@ def use_order(d, t, l):
     if _name(t) == "create_order":
         fast = d.chance(0.5)
         d.claim("order", n, thing, k, fast)
-        q = d.choice({"en": ["Order {k} {x} for {n}, {f}.", "Create an order for {n}: {k} {x}, {f}."], "de": ["Bestelle {k} {x} für {n}, {f}.", "Lege eine Bestellung für {n} an: {k} {x}, {f}."]}[l]).format(
-            k=k, x=thing, n=n, f=("express" if fast else "not express") if l == "en" else ("express" if fast else "nicht express"))
+        q = d.choice(
+            {
+                "en": ["Order {k} {x} for {n}, {f}.", "Create an order for {n}: {k} {x}, {f}."],
+                "de": ["Bestelle {k} {x} für {n}, {f}.", "Lege eine Bestellung für {n} an: {k} {x}, {f}."],
+            }[l]
+        ).format(
+            k=k,
+            x=thing,
+            n=n,
+            f=("express" if fast else "not express") if l == "en" else ("express" if fast else "nicht express"),
+        )
         args = {"customer": n, "item": {"name": thing, "count": k}, "express": fast}
         long = f"I ordered {k} {thing} for {n}." if l == "en" else f"Ich habe {k} {thing} für {n} bestellt."
     else:
@@ -182,40 +411,93 @@ def use_order(d, t, l):
             record = {"name": n, "colour": d.choice(COLOURS)[0]}
         d.claim("record", c, *record.values())
         said = ", ".join(f"{a} {b}" for a, b in record.items())
-        q = d.choice({"en": ["Add to the table {c}: {s}.", "Store in {c}: {s}"], "de": ["Füge in die Tabelle {c} ein: {s}.", "Speichere in {c}: {s}"]}[l]).format(c=c, s=said)
+        q = d.choice(
+            {
+                "en": ["Add to the table {c}: {s}.", "Store in {c}: {s}"],
+                "de": ["Füge in die Tabelle {c} ein: {s}.", "Speichere in {c}: {s}"],
+            }[l]
+        ).format(c=c, s=said)
         args = {"table": c, "record": record}
         long = f"I added it to {c}." if l == "en" else f"Ich habe es in {c} eingefügt."
-    return q, args, d.choice(["ok", '{"id": %d}' % d.randint(1, 99), "stored"]), "Done." if l == "en" else "Erledigt.", long, "order"
+    return (
+        q,
+        args,
+        d.choice(["ok", '{"id": %d}' % d.randint(1, 99), "stored"]),
+        "Done." if l == "en" else "Erledigt.",
+        long,
+        "order",
+    )
 
 
 # Tools that nobody has seen: invented names and parameters, described by themselves.
 _VERBS = ["get", "find", "set", "make", "load", "check", "run", "show", "list", "book", "play", "delete", "move"]
-_PARAMS = ["name", "count", "size", "level", "target", "source", "mode", "flag", "id", "title", "limit", "colour", "user", "force", "topic", "page", "width"]
+_PARAMS = [
+    "name",
+    "count",
+    "size",
+    "level",
+    "target",
+    "source",
+    "mode",
+    "flag",
+    "id",
+    "title",
+    "limit",
+    "colour",
+    "user",
+    "force",
+    "topic",
+    "page",
+    "width",
+]
 
 
 def _argument(d, kind):
     """(type in the schema, value)."""
-    return {"string": lambda: d.choice((d.choice(WORDS), code(d), d.choice(NAMES), invented(d), f"{d.choice(WORDS)} {d.choice(WORDS)}")),
-            "integer": lambda: d.number(), "boolean": lambda: d.chance(0.5),
-            "object": lambda: {d.choice(_PARAMS): d.choice((d.choice(WORDS), d.number())) for _ in range(d.randint(1, 3))}}[kind]()
+    return {
+        "string": lambda: d.choice(
+            (d.choice(WORDS), code(d), d.choice(NAMES), invented(d), f"{d.choice(WORDS)} {d.choice(WORDS)}")
+        ),
+        "integer": lambda: d.number(),
+        "boolean": lambda: d.chance(0.5),
+        "object": lambda: {d.choice(_PARAMS): d.choice((d.choice(WORDS), d.number())) for _ in range(d.randint(1, 3))},
+    }[kind]()
 
 
 def invented_tool(d, l):
     """(tool, use) of a tool that does not exist."""
     thing = d.choice(WORDS) if d.chance(0.6) else invented(d)
     name = f"{d.choice(_VERBS)}_{thing}"
-    params = {p: d.choices(["string", "integer", "boolean", "object"], [45, 25, 20, 10])[0] for p in d.sample(_PARAMS, d.randint(1, 3))}
-    t = tool(name, d.choice([f"{name.split('_')[0].capitalize()} a {thing}.", f"Tool for {thing}.", f"{name.replace('_', ' ')}"]),
-             **{p: (k, d.choice([f"The {p}", p.capitalize(), f"{p} of the {thing}"])) for p, k in params.items()})
+    params = {
+        p: d.choices(["string", "integer", "boolean", "object"], [45, 25, 20, 10])[0]
+        for p in d.sample(_PARAMS, d.randint(1, 3))
+    }
+    t = tool(
+        name,
+        d.choice([f"{name.split('_')[0].capitalize()} a {thing}.", f"Tool for {thing}.", f"{name.replace('_', ' ')}"]),
+        **{p: (k, d.choice([f"The {p}", p.capitalize(), f"{p} of the {thing}"])) for p, k in params.items()},
+    )
 
     def use(d, t, l):
         args = {p: _argument(d, k) for p, k in params.items()}
         d.claim("invented", name, *map(str, args.values()))
         said = ", ".join(f"{p} {_said(v, l)}" for p, v in args.items())
-        q = d.choice({"en": ["Call {t} with {s}.", "Use {t}: {s}", "{t}: {s}", "{v} {x} with {s}."], "de": ["Rufe {t} auf mit {s}.", "Nutze {t}: {s}", "{t}: {s}", "{v} {x} mit {s}."]}[l]).format(
-            t=name, s=said, v=name.split("_")[0].capitalize(), x=thing)
+        q = d.choice(
+            {
+                "en": ["Call {t} with {s}.", "Use {t}: {s}", "{t}: {s}", "{v} {x} with {s}."],
+                "de": ["Rufe {t} auf mit {s}.", "Nutze {t}: {s}", "{t}: {s}", "{v} {x} mit {s}."],
+            }[l]
+        ).format(t=name, s=said, v=name.split("_")[0].capitalize(), x=thing)
         result = d.choice((code(d), str(d.number()), d.choice(WORDS)))
-        return q, args, result, result, (f"The result is {result}." if l == "en" else f"Das Ergebnis ist {result}."), thing
+        return (
+            q,
+            args,
+            result,
+            result,
+            (f"The result is {result}." if l == "en" else f"Das Ergebnis ist {result}."),
+            thing,
+        )
+
     return t, use
 
 
@@ -261,13 +543,18 @@ def tool_chat(d, ql, al, long, think):
     kind = d.choices(["one", "two", "chain", "none"], [60, 20, 10, 10])[0]
     if kind == "none":  # tools are there, but the question needs none
         item = d.choices([fact, talk, unknown], [50, 30, 20])[0](d, ql, al)
-        return Chat([("user", item.question), ("assistant", item.thought, item.long if long else item.short, [])], think,
-                    tools=toolbox(d, ql, []), ability="tools", gold=item.gold)
+        return Chat(
+            [("user", item.question), ("assistant", item.thought, item.long if long else item.short, [])],
+            think,
+            tools=toolbox(d, ql, []),
+            ability="tools",
+            gold=item.gold,
+        )
     t, use = pick(d, ql)
     q, args, result, short, full, _ = use(d, t, ql)
     call = (_name(t), args)
     if kind == "one":
-        used, question = [t], q
+        used = [t]
         turns = [("user", q), ("assistant", thought_for(*call, al), "", [call])]
         results, answers = [result], (short, full)
     else:
@@ -277,14 +564,20 @@ def tool_chat(d, ql, al, long, think):
         q2, args2, result2, short2, full2, _ = use2(d, t2, ql)
         call2 = (_name(t2), args2)
         used = [t] if t2 is t else [t, t2]
-        join = d.choice({"en": [" And: ", " Then: ", "\n", " Also: "], "de": [" Und: ", " Danach: ", "\n", " Außerdem: "]}[ql])
+        join = d.choice(
+            {"en": [" And: ", " Then: ", "\n", " Also: "], "de": [" Und: ", " Danach: ", "\n", " Außerdem: "]}[ql]
+        )
         turns = [("user", q + join + q2)]
         if kind == "two":
             first = thought_for(*call, al) + " " + thought_for(*call2, al)
             turns.append(("assistant", first, "", [call, call2]))
             results = [result, result2]
         else:
-            turns += [("assistant", thought_for(*call, al), "", [call]), ("tool", result), ("assistant", thought_for(*call2, al), "", [call2])]
+            turns += [
+                ("assistant", thought_for(*call, al), "", [call]),
+                ("tool", result),
+                ("assistant", thought_for(*call2, al), "", [call2]),
+            ]
             results = [result2]
         answers = (f"{short.rstrip('.')}; {short2}", f"{full} {full2}")
     chat = Chat(turns, think, tools=toolbox(d, ql, used), ability="tools")
@@ -292,5 +585,12 @@ def tool_chat(d, ql, al, long, think):
     if d.held and d.chance(0.6):
         return chat  # the last turn is the call itself
     turns += [("tool", r) for r in results]
-    turns.append(("assistant", "I have the result." if al == "en" else "Ich habe das Ergebnis.", answers[1] if long else answers[0], []))
+    turns.append(
+        (
+            "assistant",
+            "I have the result." if al == "en" else "Ich habe das Ergebnis.",
+            answers[1] if long else answers[0],
+            [],
+        )
+    )
     return chat
