@@ -2,12 +2,14 @@
 //! test device, are held to the same claims.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{BufferKind, Device, Fusions, control};
 
+use crate::astray::Astray;
 use crate::layers::Layers;
 use crate::rig::{Rig, all_fusions};
 use crate::{Golden, argmax, relative_rms};
@@ -124,6 +126,42 @@ fn assert_layers(label: &str, errors: &[f64], count: usize) {
     println!("{label}: relative rms {errors:.5?}");
     assert_eq!(errors.len(), count, "{label}");
     assert!(errors.iter().all(|&error| error <= LAYER), "{label}: relative rms {errors:?}");
+}
+
+/// A step that faults ends its request, and then every other one, with an error that says what was under way and what to
+/// do; `by_name` if the device runs launch by launch, and has to name the one that faults.
+///
+/// # Panics
+/// If not.
+pub fn a_fault_is_reported(name: &str, device: Box<dyn Device>, by_name: bool) {
+    let golden = Golden::open(name);
+    let (device, switch) = Astray::new(device);
+    let mut engine =
+        golden.engine(Box::new(device), EngineOptions { all_logits: false, ..options() });
+    let (a, b) = (engine.open().expect("the first"), engine.open().expect("the second"));
+    let generation = || Generation { limit: 16, ..Generation::default() };
+    let [first, second] = [&golden.prompts.prompts[0], &golden.prompts.prompts[1]];
+    let mut failing = engine.start(a, first, generation()).expect("it starts");
+    let mut other = engine.start(b, second, generation()).expect("it starts");
+    let error = loop {
+        engine.advance(&mut other).expect("nothing has happened yet");
+        match engine.advance(&mut failing) {
+            Ok(_) => switch.store(failing.produced() > 3, Ordering::Relaxed),
+            Err(error) => break error.to_string(),
+        }
+        assert!(failing.finish().is_none(), "no step went astray");
+    };
+    println!("{name}: {error}");
+    let what = if by_name { "kernel `attn_" } else { "a decode step of " };
+    assert!(error.contains(what) && error.contains("start lily again"), "{error}");
+    for _ in 0..2 {
+        let again = engine.advance(&mut other).map(drop).and_then(|()| engine.probe());
+        let error = again.expect_err("the device is lost");
+        println!("{name}, afterwards: {error}");
+        assert!(error.to_string().contains(" is lost: "), "{error}");
+        engine.close(b);
+        engine.close(a);
+    }
 }
 
 /// Two greedy runs, one of them with launches of a stage in another order, give the same ids and bits.

@@ -1,5 +1,7 @@
 //! Golden models and engines for the tests of this crate.
 
+pub mod astray;
+pub mod faulty;
 pub mod gpu;
 pub mod layers;
 pub mod pair;
@@ -47,9 +49,11 @@ pub struct Prompts {
 }
 
 impl Golden {
-    /// Reads a golden model.
+    /// Reads a golden model: from the folder that `LILY_GOLDEN_MODELS` names, or from the repository that this was built in.
     pub fn open(name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+        let repository = || Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+        let golden = std::env::var_os("LILY_GOLDEN_MODELS").map_or_else(repository, PathBuf::from);
+        let folder = golden.join(name);
         let text = std::fs::read_to_string(folder.join("prompts.json")).expect("prompts.json");
         let prompts: Prompts = serde_json::from_str(&text).expect("prompts.json");
         let mut tensors = read_floats(&folder.join("logits_hf32.safetensors"));

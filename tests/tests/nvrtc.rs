@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lily_cuda::CudaError;
 use lily_cuda::compiler::{Architecture, Compiler, Resources};
-use lily_kernels::conformance::{Bar, cases_in};
+use lily_kernels::conformance::cases_in;
 use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target};
 use lily_kernels::{SessionShape, table};
 use lily_model::plan::{
@@ -88,7 +88,7 @@ impl Variants {
     /// Every conformance case.
     fn add_cases(&mut self) {
         let build = || table::cases_of(|kernel| wanted(kernel.name));
-        for case in cases_in(Bar::Bf16.precision(), build) {
+        for case in cases_in(Precision::BF16_CHUNKS, build) {
             let format = |buffer: &Buffer| match case.weights.get(&buffer.name) {
                 Some(Weight::Matrix(matrix)) => Some(MatrixFormat::of(matrix)),
                 _ => None,
@@ -192,7 +192,7 @@ fn full_size_plans() -> Vec<Plan> {
             splits: 64,
             ring: 64,
             logit_rows: 2048,
-            precision: Precision::BF16,
+            precision: Precision::BF16_CHUNKS,
         };
         let buffers = declare(&shape, &session, &bytes);
         for fusions in all_fusions() {

@@ -1,14 +1,18 @@
 //! From Metal source to machine code: translation, NVRTC, and a cache on disk.
 //!
-//! A kernel is identified by its translated text, the preludes, the compiler options and NVRTC's version. Its
-//! machine code lies in the cache under that hash, so a second start compiles nothing; a copied
-//! cache folder serves a machine without NVRTC.
+//! A kernel is identified by its translated text, the preludes and the compiler options. Its machine code lies
+//! in the cache under that hash, so a second start compiles nothing; compiled kernels that were exported
+//! ([`Archive`](crate::archive::Archive)) serve a machine without NVRTC. Neither NVRTC's version nor the driver's
+//! is part of the hash: machine code is for a GPU generation, and every driver that knows it loads it.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-use lily_kernels::gpu::translate::{Dialect, translate};
-use lily_kernels::gpu::{Source, prelude};
+use lily_kernels::gpu::translate::{Dialect, Translation, translate};
+use lily_kernels::gpu::{Family, Products, Source, Target, prelude};
 use sha2::{Digest, Sha256};
 
 use crate::error::CudaError;
@@ -26,9 +30,34 @@ impl Architecture {
         Self(format!("sm_{major}{minor}{own}"))
     }
 
+    /// The architecture of a name such as `sm_80` or `sm_90a`.
+    ///
+    /// # Errors
+    /// The name has another form, or the generation is one that lily does not run on.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let refused = || {
+            format!(
+                "expected a GPU generation from sm_80 on, such as sm_80 or sm_90a, found {name}"
+            )
+        };
+        let number = name.strip_prefix("sm_").ok_or_else(refused)?;
+        let digits = number.strip_suffix(['a', 'f']).unwrap_or(number);
+        let plain = digits.len() <= 3 && digits.bytes().all(|b| b.is_ascii_digit());
+        let capability = digits.parse().ok().filter(|&n: &u32| plain && n >= 80);
+        capability.map(|_| Self(name.into())).ok_or_else(refused)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0
+    }
+
+    /// What kernels choose their form by.
+    pub fn target(&self) -> Target {
+        let digits: String = self.0.chars().filter(char::is_ascii_digit).collect();
+        // `of` and `parse` make no name without a number.
+        let capability = digits.parse().unwrap_or_default();
+        Target { family: Family::Nvidia { capability }, products: Products::SimdgroupMatrix }
     }
 }
 
@@ -91,34 +120,61 @@ impl Compiler {
     }
 
     /// Machine code of a kernel function.
+    ///
+    /// # Errors
+    /// The kernel does not compile, or it is not in the cache and NVRTC is not there.
     pub fn compile(
         &self,
         kernel: &str,
         source: &Source,
         architecture: &Architecture,
     ) -> Result<Cubin, CudaError> {
-        let refused = |log: String| CudaError::Compile {
-            kernel: kernel.into(),
-            architecture: architecture.name().into(),
-            log,
-        };
-        let translation =
-            translate(source, Dialect::Cuda).map_err(|error| refused(error.to_string()))?;
-        let options = options(architecture);
-        let path = self.cache.as_ref().map(|folder| {
-            folder.join(format!("{kernel}-{}.cubin", fingerprint(&translation.text, &options)))
-        });
-        if let Some(image) = path.as_deref().and_then(|path| std::fs::read(path).ok()) {
+        let wanted = Wanted::new(kernel, source, architecture)?;
+        let path = self.cache.as_ref().map(|folder| folder.join(&wanted.file_name));
+        let cached = path.as_deref().and_then(|path| std::fs::read(path).ok());
+        if let Some(image) = cached.filter(|image| is_machine_code(image)) {
             return Ok(Cubin { image, report: String::new() });
         }
+        let Wanted { translation, options, .. } = wanted;
         let compiled = self
             .nvrtc()?
             .compile(&translation.text, &format!("{kernel}.cu"), prelude::CUDA, &options)
-            .map_err(refused)?;
+            .map_err(|log| refused(kernel, architecture, log))?;
         if let Some(path) = path {
             store(&path, &compiled.cubin)?;
         }
         Ok(Cubin { image: compiled.cubin, report: compiled.log })
+    }
+
+    /// [`compile`](Self::compile) for several functions at once, by as many threads as there are processors;
+    /// `done` hears of each one, on any of them.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile), of the first function in the list that fails.
+    pub fn compile_all(
+        &self,
+        wanted: &[(&str, &Source)],
+        architecture: &Architecture,
+        done: &(dyn Fn() + Sync),
+    ) -> Result<Vec<Cubin>, CudaError> {
+        let next = AtomicUsize::new(0);
+        let workers = thread::available_parallelism().map_or(1, |n| n.get()).min(wanted.len());
+        let mut images = thread::scope(|scope| {
+            let work = || {
+                let mut own = Vec::new();
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((kernel, source)) = wanted.get(index) else { return own };
+                    own.push((index, self.compile(kernel, source, architecture)));
+                    done();
+                }
+            };
+            let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
+            joined.flatten().collect::<Vec<_>>()
+        });
+        images.sort_by_key(|(index, _)| *index);
+        images.into_iter().map(|(_, cubin)| cubin).collect()
     }
 
     fn nvrtc(&self) -> Result<&Nvrtc, CudaError> {
@@ -135,6 +191,44 @@ impl Compiler {
     pub fn nvrtc_version(&self) -> Result<(i32, i32), CudaError> {
         Ok(self.nvrtc()?.version())
     }
+}
+
+fn refused(kernel: &str, architecture: &Architecture, log: String) -> CudaError {
+    CudaError::Compile { kernel: kernel.into(), architecture: architecture.name().into(), log }
+}
+
+/// A function that is to be compiled.
+struct Wanted {
+    translation: Translation,
+    options: Vec<String>,
+    file_name: String,
+}
+
+impl Wanted {
+    fn new(kernel: &str, source: &Source, architecture: &Architecture) -> Result<Self, CudaError> {
+        let translation = translate(source, Dialect::Cuda)
+            .map_err(|error| refused(kernel, architecture, error.to_string()))?;
+        let options = options(architecture);
+        let file_name = format!("{kernel}-{}.cubin", fingerprint(&translation.text, &options));
+        Ok(Self { translation, options, file_name })
+    }
+}
+
+/// Name of the file in the cache with the machine code of a function.
+///
+/// # Errors
+/// The text is outside of the dialect.
+pub fn file_name(
+    kernel: &str,
+    source: &Source,
+    architecture: &Architecture,
+) -> Result<String, CudaError> {
+    Ok(Wanted::new(kernel, source, architecture)?.file_name)
+}
+
+/// Whether a file begins as machine code does: one that was cut off is compiled again.
+pub(crate) fn is_machine_code(image: &[u8]) -> bool {
+    image.starts_with(b"\x7fELF")
 }
 
 fn options(architecture: &Architecture) -> Vec<String> {
@@ -168,7 +262,7 @@ fn fingerprint(text: &str, options: &[String]) -> String {
 }
 
 /// Writes a file whole or not at all: another process may do the same.
-fn store(path: &Path, image: &[u8]) -> Result<(), CudaError> {
+pub(crate) fn store(path: &Path, image: &[u8]) -> Result<(), CudaError> {
     let failed = |action, error: std::io::Error| CudaError::File {
         action,
         path: path.display().to_string(),
@@ -178,9 +272,12 @@ fn store(path: &Path, image: &[u8]) -> Result<(), CudaError> {
         std::fs::create_dir_all(folder).map_err(|e| failed("create the folder of", e))?;
     }
     let part = path.with_extension(format!("{}.part", std::process::id()));
-    std::fs::write(&part, image).map_err(|e| failed("write", e))?;
-    std::fs::rename(&part, path).map_err(|e| failed("rename to", e))
+    let written = std::fs::write(&part, image).map_err(|e| failed("write", e));
+    let written =
+        written.and_then(|()| std::fs::rename(&part, path).map_err(|e| failed("rename to", e)));
+    if written.is_err() {
+        // A full disk leaves a part of it.
+        let _ = std::fs::remove_file(&part);
+    }
+    written
 }
-
-/// A compiler shared by threads.
-pub type SharedCompiler = Arc<Compiler>;

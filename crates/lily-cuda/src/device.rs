@@ -1,29 +1,36 @@
 //! The `Device` trait on an NVIDIA GPU.
 
 use std::collections::HashMap;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use lily_kernels::gpu::{Entry, Family, MatrixFormat, Products, Source, Target, weight_bytes};
+use lily_kernels::gpu::stored::WeightFiles;
+use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
+    Binding, BufferId, Buffers, Device, DeviceError, Fetch, Fusions, KernelTime, MappedFile,
+    MemoryBudget, Plan, PlanId, Precision, WeightWatch, Weights, check_plan, check_range,
+    check_weights,
 };
 
+use crate::bandwidth;
 use crate::compiler::{Architecture, Compiler};
-use crate::driver::{DeviceInfo, DeviceMemory, Function, Gpu, Graph, KernelLaunch};
+use crate::contents::Contents;
+use crate::driver::{DeviceInfo, Function, Gpu, Graph, KernelLaunch};
 use crate::error::CudaError;
+use crate::failure::LAUNCH_BY_LAUNCH;
 use crate::fetch::Fetches;
-use crate::upload::Uploader;
 
 /// Name in messages.
-const NAME: &str = "cuda";
+pub(crate) const NAME: &str = "cuda";
 
 /// Device memory that stays free for the driver: contexts, modules, graphs.
 const HEADROOM_BYTES: u64 = 512 << 20;
+
+/// Element types of the CUDA device.
+pub const PRECISION: Precision = Precision::BF16_CHUNKS;
+
+/// Launches that the CUDA device merges. Measured on an H200: `prepare` gains 0.3 %, `topk` loses 1 %.
+pub const FUSIONS: Fusions = Fusions { topk: false, prepare: true, short: false };
 
 /// How the CUDA device runs.
 #[derive(Clone, Debug, Default)]
@@ -37,23 +44,30 @@ pub struct CudaOptions {
 }
 
 /// A compiled plan.
-struct Compiled {
-    plan: Arc<Plan>,
-    launches: Vec<KernelLaunch>,
+pub(crate) struct Compiled {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) launches: Vec<KernelLaunch>,
     graph: Graph,
 }
 
 /// An NVIDIA GPU as a device.
 pub struct CudaDevice {
     // Before the memory that they use.
-    plans: Vec<Compiled>,
+    pub(crate) plans: Vec<Compiled>,
     functions: HashMap<Source, Function>,
-    memory: Vec<DeviceMemory>,
-    formats: Vec<Option<MatrixFormat>>,
+    contents: Contents,
     buffers: Arc<Buffers>,
+    /// Of the weights that come next.
+    files: WeightFiles,
+    watch: Option<WeightWatch>,
     compiler: Compiler,
     fetches: Fetches,
-    gpu: Arc<Gpu>,
+    /// The plan that was submitted last.
+    pub(crate) last: Option<PlanId>,
+    /// How a fault has taken the GPU away.
+    pub(crate) lost: Option<String>,
+    launch_by_launch: bool,
+    pub(crate) gpu: Arc<Gpu>,
 }
 
 impl CudaDevice {
@@ -63,11 +77,15 @@ impl CudaDevice {
         Ok(Self {
             plans: Vec::new(),
             functions: HashMap::new(),
-            memory: Vec::new(),
-            formats: Vec::new(),
+            contents: Contents::default(),
             buffers: Arc::default(),
+            files: WeightFiles::default(),
+            watch: None,
             compiler: Compiler::new(options.nvrtc, options.cache),
             fetches: Fetches::new(&gpu)?,
+            last: None,
+            lost: None,
+            launch_by_launch: std::env::var_os(LAUNCH_BY_LAUNCH).is_some(),
             gpu,
         })
     }
@@ -87,21 +105,13 @@ impl CudaDevice {
         Architecture::of(major, minor)
     }
 
-    fn target(&self) -> Target {
-        let (major, minor) = self.info().capability;
-        Target {
-            family: Family::Nvidia { capability: 10 * major + minor },
-            products: Products::SimdgroupMatrix,
-        }
-    }
-
     /// Whether the next kernel may be brought up while one ends: from compute capability 9.0 on. On an
     /// H200 decode gains 2 % by it; started any earlier, the next kernel's waiting blocks cost 11 %.
     fn overlaps(&self) -> bool {
         self.info().capability >= (9, 0)
     }
 
-    fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
+    pub(crate) fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
         self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
@@ -109,118 +119,31 @@ impl CudaDevice {
     fn entry(&self, plan: &Plan, index: usize) -> Result<(Entry, Source), DeviceError> {
         let launch = &plan.launches()[index];
         let formats: Vec<Option<MatrixFormat>> =
-            launch.bindings.iter().map(|b| self.formats[b.buffer.index()]).collect();
-        let (face, entry) = self.target().entry(launch, index, &formats)?;
+            launch.bindings.iter().map(|b| self.contents.formats[b.buffer.index()]).collect();
+        let (face, entry) = self.architecture().target().entry(launch, index, &formats)?;
         let source = Source::assemble(launch.kernel, &face, &entry);
         Ok((entry, source))
     }
 
     /// Compiles and loads the functions that are new, several at once.
-    fn load_functions(
-        &mut self,
-        wanted: &[(&'static str, &Source, u32)],
-    ) -> Result<(), DeviceError> {
+    fn load_functions(&mut self, wanted: &[(&'static str, &Source, u32)]) -> Result<(), CudaError> {
         let mut new: Vec<(&str, &Source, u32)> = Vec::new();
         for &(kernel, source, shared) in wanted {
             if !self.functions.contains_key(source) && new.iter().all(|(_, s, _)| *s != source) {
                 new.push((kernel, source, shared));
             }
         }
-        let (compiler, architecture) = (&self.compiler, self.architecture());
-        let next = AtomicUsize::new(0);
-        let workers = thread::available_parallelism().map_or(1, |n| n.get()).min(new.len());
-        let images = thread::scope(|scope| {
-            let work = || {
-                let mut done = Vec::new();
-                while let Some(&(kernel, source, shared)) =
-                    new.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    done.push((source, shared, compiler.compile(kernel, source, &architecture)));
-                }
-                done
-            };
-            let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
-            joined.flatten().collect::<Vec<_>>()
-        });
-        for (source, shared, cubin) in images {
-            let function = self.gpu.load(&cubin?.image, source.function, shared)?;
+        let named: Vec<(&str, &Source)> = new.iter().map(|&(k, source, _)| (k, source)).collect();
+        let images = self.compiler.compile_all(&named, &self.architecture(), &|| ())?;
+        for ((_, source, shared), cubin) in new.into_iter().zip(images) {
+            let function = self.gpu.load(&cubin.image, source.function, shared)?;
             self.functions.insert(source.clone(), function);
         }
         Ok(())
     }
 
-    fn range(
-        &self,
-        buffer: BufferId,
-        offset: usize,
-        bytes: usize,
-        verb: &str,
-    ) -> Result<(), DeviceError> {
-        let size = self.memory[buffer.index()].bytes() as u64;
-        check_range(self.buffers.get(buffer), size, offset, bytes, verb)
-    }
-}
-
-impl Device for CudaDevice {
-    fn name(&self) -> &str {
-        NAME
-    }
-
-    fn precision(&self) -> Precision {
-        Precision::BF16
-    }
-
-    /// Measured on an H200: `prepare` gains 0.3 %, `topk` loses 1 %.
-    fn fusions(&self) -> Fusions {
-        Fusions { prepare: true, ..Fusions::default() }
-    }
-
-    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        let weights = weights.values().map(|weight| weight_bytes(weight) as u64).sum();
-        Ok(Some(MemoryBudget { limit: self.memory_limit()?, weights }))
-    }
-
-    fn allocate(
-        &mut self,
-        buffers: &Arc<Buffers>,
-        mut weights: Weights,
-    ) -> Result<(), DeviceError> {
-        check_weights(buffers, &weights)?;
-        self.plans.clear();
-        self.memory.clear();
-        self.formats.clear();
-        self.buffers = buffers.clone();
-        let largest = weights.values().map(weight_bytes).max().unwrap_or(0);
-        let mut uploader = Uploader::new(&self.gpu, largest)?;
-        for (_, buffer) in buffers.iter() {
-            let weight = match buffer.kind {
-                BufferKind::Weight => weights.remove(&buffer.name),
-                _ => None,
-            };
-            let (memory, format) = match weight {
-                Some(Weight::Matrix(matrix)) => {
-                    let format = MatrixFormat::of(&matrix);
-                    let mut memory = self.gpu.allocate(format.layout(&matrix).bytes())?;
-                    uploader.matrix(&matrix, format, &mut memory)?;
-                    (memory, Some(format))
-                }
-                Some(Weight::Vector(values)) => {
-                    let mut memory = self.gpu.allocate(4 * values.len())?;
-                    memory.write(0, bytemuck::cast_slice(&values))?;
-                    (memory, None)
-                }
-                None => (self.gpu.allocate(buffer.bytes() as usize)?, None),
-            };
-            self.memory.push(memory);
-            self.formats.push(format);
-        }
-        self.gpu.wait()?;
-        Ok(())
-    }
-
-    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        check_plan(plan, &self.buffers)?;
+    /// Loads what a plan needs, and records it.
+    fn prepare(&mut self, plan: &Arc<Plan>) -> Result<Compiled, DeviceError> {
         let entries: Vec<(Entry, Source)> = (0..plan.launches().len())
             .map(|index| self.entry(plan, index))
             .collect::<Result<_, _>>()?;
@@ -231,7 +154,7 @@ impl Device for CudaDevice {
             .map(|(l, (entry, source))| (l.kernel, source, entry.shared))
             .collect();
         self.load_functions(&wanted)?;
-        let address = |b: &Binding| self.memory[b.buffer.index()].address();
+        let address = |b: &Binding| self.contents.memory[b.buffer.index()].address();
         let launches: Vec<KernelLaunch> = plan
             .launches()
             .iter()
@@ -249,42 +172,121 @@ impl Device for CudaDevice {
         let graph = self
             .gpu
             .record(|| launches.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
-        self.plans.push(Compiled { plan: plan.clone(), launches, graph });
+        Ok(Compiled { plan: plan.clone(), launches, graph })
+    }
+
+    fn range(
+        &self,
+        buffer: BufferId,
+        offset: usize,
+        bytes: usize,
+        verb: &str,
+    ) -> Result<(), DeviceError> {
+        let size = self.contents.memory[buffer.index()].bytes() as u64;
+        check_range(self.buffers.get(buffer), size, offset, bytes, verb)
+    }
+}
+
+impl Device for CudaDevice {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn precision(&self) -> Precision {
+        PRECISION
+    }
+
+    fn fusions(&self) -> Fusions {
+        FUSIONS
+    }
+
+    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        let weights = weights.values().map(|weight| weight_bytes(weight) as u64).sum();
+        Ok(Some(MemoryBudget { limit: self.memory_limit()?, weights }))
+    }
+
+    /// Nothing where the kernel is not in the cache and NVRTC is not there.
+    fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
+        let source = bandwidth::source();
+        match self.load_functions(&[(bandwidth::KERNEL, &source, 0)]) {
+            Err(CudaError::NoNvrtc { .. }) => return Ok(None),
+            loaded => loaded?,
+        }
+        Ok(Some(bandwidth::read_bandwidth(&self.gpu, self.functions[&source].clone())?))
+    }
+
+    fn weight_files(&mut self, files: Vec<MappedFile>) {
+        self.files = WeightFiles::open(files, |_| ());
+    }
+
+    fn watch_weights(&mut self, watch: WeightWatch) {
+        self.watch = Some(watch);
+    }
+
+    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
+        check_weights(buffers, &weights)?;
+        self.make_sure()?;
+        self.plans.clear();
+        self.last = None;
+        self.contents = Contents::default();
+        self.buffers = buffers.clone();
+        let (files, watch) = (std::mem::take(&mut self.files), self.watch.take());
+        let contents = Contents::new(&self.gpu, buffers, &weights, &files, watch.as_ref());
+        self.contents = self.guard(contents)?;
+        Ok(())
+    }
+
+    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
+        check_plan(plan, &self.buffers)?;
+        self.make_sure()?;
+        let compiled = self.prepare(plan)?;
+        self.plans.push(compiled);
         Ok(PlanId(self.plans.len() - 1))
     }
 
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        Ok(self.gpu.run(&self.plan(plan)?.graph)?)
+        self.make_sure()?;
+        self.last = Some(plan);
+        if self.launch_by_launch {
+            return self.run_in_steps(plan);
+        }
+        match self.gpu.run(&self.plan(plan)?.graph) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.explain_refusal(plan, error)),
+        }
     }
 
     fn wait(&mut self) -> Result<(), DeviceError> {
-        Ok(self.gpu.wait()?)
+        self.make_sure()?;
+        let waited = self.gpu.wait();
+        self.guard(waited)
     }
 
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
+        // What was submitted before is not this launch's fault.
+        self.wait()?;
         let compiled = self.plan(plan)?;
         let prepared = compiled
             .launches
             .get(launch)
             .ok_or_else(|| DeviceError::no_launch(launch, compiled.launches.len()))?;
-        let failed = |error: CudaError| DeviceError::Launch {
-            device: NAME.into(),
-            kernel: compiled.plan.launches()[launch].label(),
-            launch,
-            reason: error.to_string(),
-        };
-        self.gpu.launch(prepared, false).map_err(failed)?;
-        self.gpu.wait().map_err(failed)
+        let ran = self.gpu.launch(prepared, false).and_then(|()| self.gpu.wait());
+        let recorded = compiled.plan.clone();
+        self.guard_launch(&recorded, launch, ran)
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.make_sure()?;
         self.range(buffer, offset, out.len(), "read")?;
-        Ok(self.memory[buffer.index()].read(offset, out)?)
+        let read = self.contents.memory[buffer.index()].read(offset, out);
+        self.guard(read)
     }
 
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
+        self.make_sure()?;
         self.range(buffer, offset, data.len(), "written")?;
-        Ok(self.memory[buffer.index()].write(offset, data)?)
+        let written = self.contents.memory[buffer.index()].write(offset, data);
+        self.guard(written)
     }
 
     fn buffers(&self) -> &Arc<Buffers> {
@@ -329,11 +331,18 @@ impl Device for CudaDevice {
         offset: usize,
         bytes: usize,
     ) -> Result<Fetch, DeviceError> {
+        self.make_sure()?;
         self.range(buffer, offset, bytes, "read")?;
-        self.fetches.start(&self.memory[buffer.index()], offset, bytes)
+        let fetch = Fetch::ready(bytes)?;
+        let started = self.fetches.start(&self.contents.memory[buffer.index()], offset, fetch);
+        self.guard(started)
     }
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
-        self.fetches.finish(fetch)
+        self.make_sure()?;
+        let finished = self.fetches.finish(fetch);
+        self.guard(finished)?.ok_or_else(|| {
+            DeviceError::Usage("this fetch was never started, or is taken already".into())
+        })
     }
 }

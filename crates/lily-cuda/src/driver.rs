@@ -104,11 +104,20 @@ impl Gpu {
         call("cuStreamSynchronize", unsafe { result::stream::synchronize(self.stream) })
     }
 
+    /// Whether a fault has made the GPU unusable for this program.
+    pub fn is_lost(&self) -> bool {
+        self.wait().is_err()
+    }
+
     /// Device memory; not cleared.
     pub fn allocate(self: &Arc<Self>, bytes: usize) -> Result<DeviceMemory, CudaError> {
         self.enter()?;
         // SAFETY: freed when the value is dropped, after everything on the stream.
-        let pointer = call("cuMemAlloc", unsafe { result::malloc_sync(bytes.max(16)) })?;
+        let allocated = unsafe { result::malloc_sync(bytes.max(16)) };
+        if let Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) = allocated {
+            return Err(CudaError::Memory { bytes: bytes as u64, free: self.memory()?.0 });
+        }
+        let pointer = call("cuMemAlloc", allocated)?;
         Ok(DeviceMemory { gpu: self.clone(), pointer, bytes })
     }
 
@@ -289,6 +298,10 @@ impl DeviceMemory {
     /// # Panics
     /// If the range is outside.
     pub fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), CudaError> {
+        self.copy_in(offset, data)
+    }
+
+    fn copy_in(&self, offset: usize, data: &[u8]) -> Result<(), CudaError> {
         assert!(offset + data.len() <= self.bytes, "write of {} at {offset}", data.len());
         self.gpu.enter()?;
         let to = self.pointer + offset as u64;
@@ -297,18 +310,27 @@ impl DeviceMemory {
         call("cuMemcpyHtoDAsync", copied)
     }
 
-    /// Starts a copy of the first bytes of page-locked memory, which must stay as they are until a mark
-    /// made after it has passed.
+    /// Starts a copy of a part of page-locked memory, which must stay as it is until a mark made after it has
+    /// passed. Several threads may copy to parts that do not overlap.
     ///
     /// # Panics
     /// If a range is outside.
     pub fn write_pinned(
-        &mut self,
+        &self,
         offset: usize,
         data: &PinnedMemory,
         part: Range<usize>,
     ) -> Result<(), CudaError> {
-        self.write(offset, &data.bytes_of()[part])
+        self.copy_in(offset, &data.bytes_of()[part])
+    }
+
+    /// Sets every byte after everything on the stream.
+    pub fn fill(&mut self, byte: u8) -> Result<(), CudaError> {
+        self.gpu.enter()?;
+        // SAFETY: the range is all of the memory.
+        let filled =
+            unsafe { result::memset_d8_async(self.pointer, byte, self.bytes, self.gpu.stream) };
+        call("cuMemsetD8Async", filled)
     }
 
     /// Copies out of it after everything on the stream, and waits.

@@ -1,6 +1,10 @@
 //! What can go wrong before and while a GPU is used.
 
+use lily_kernels::gpu::stored::Unreadable;
 use lily_plan::DeviceError;
+
+/// What to do about full device memory.
+const FREE_MEMORY: &str = "end other programs on the GPU, or use a shorter context";
 
 /// Errors of the CUDA device.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +35,8 @@ pub enum CudaError {
     /// NVRTC is not there and a kernel is not in the cache.
     #[error(
         "found no NVRTC library ({tried}); it comes with the CUDA toolkit and as the Python package \
-         nvidia-cuda-nvrtc: name the library with LILY_NVRTC, or import compiled kernels"
+         nvidia-cuda-nvrtc: name the library with LILY_NVRTC, or compile on another machine with `lily \
+         kernels export` and run `lily kernels import` here"
     )]
     NoNvrtc {
         /// Names tried.
@@ -47,6 +52,14 @@ pub enum CudaError {
         /// What NVRTC says.
         log: String,
     },
+    /// Device memory is full.
+    #[error("{bytes} bytes of device memory were asked for, and {free} are free; {FREE_MEMORY}")]
+    Memory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes free.
+        free: u64,
+    },
     /// A driver call failed.
     #[error("{call} failed: {reason}")]
     Driver {
@@ -54,6 +67,17 @@ pub enum CudaError {
         call: String,
         /// The driver's name of the error.
         reason: String,
+    },
+    /// A file with weights cannot be read any more.
+    #[error(transparent)]
+    Weights(Unreadable),
+    /// A file is no export of compiled kernels, or a damaged one.
+    #[error("{path} {found}; export the kernels again with `lily kernels export`")]
+    Archive {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        found: String,
     },
     /// The file cache failed.
     #[error("cannot {action} {path}: {reason}")]
@@ -69,6 +93,13 @@ pub enum CudaError {
 
 impl From<CudaError> for DeviceError {
     fn from(error: CudaError) -> Self {
-        Self::Unavailable { device: "cuda".into(), reason: error.to_string() }
+        let device = "cuda".into();
+        match error {
+            CudaError::Memory { bytes, free } => {
+                let reason = format!("{free} are free; {FREE_MEMORY}");
+                Self::Memory { device, bytes, reason }
+            }
+            other => Self::Unavailable { device, reason: other.to_string() },
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_plan::{DeviceError, FETCH_BYTES, Fetch};
+use lily_plan::{FETCH_BYTES, Fetch};
 
 use crate::driver::{DeviceMemory, Event, Gpu, PinnedMemory};
 use crate::error::CudaError;
@@ -36,28 +36,25 @@ impl Fetches {
         &mut self,
         from: &DeviceMemory,
         offset: usize,
-        bytes: usize,
-    ) -> Result<Fetch, DeviceError> {
-        let mut fetch = Fetch::ready(bytes)?;
+        mut fetch: Fetch,
+    ) -> Result<Fetch, CudaError> {
         let slot = self.next as usize % SLOTS;
         let first = slot * FETCH_BYTES;
-        from.read_pinned(offset, &mut self.memory, first..first + bytes)?;
+        from.read_pinned(offset, &mut self.memory, first..first + fetch.bytes().len())?;
         self.marks[slot] = Some((self.next, self.gpu.mark()?));
         fetch.ticket = self.next;
         self.next += 1;
         Ok(fetch)
     }
 
-    /// Waits for a read.
-    pub fn finish(&mut self, mut fetch: Fetch) -> Result<Fetch, DeviceError> {
+    /// Waits for a read; `None` if it was never started, or is taken already.
+    pub fn finish(&mut self, mut fetch: Fetch) -> Result<Option<Fetch>, CudaError> {
         let slot = fetch.ticket as usize % SLOTS;
         let taken = self.marks[slot].take_if(|(ticket, _)| *ticket == fetch.ticket);
-        let (_, mark) = taken.ok_or_else(|| {
-            DeviceError::Usage("this fetch was never started, or is taken already".into())
-        })?;
+        let Some((_, mark)) = taken else { return Ok(None) };
         mark.wait()?;
         let bytes = fetch.bytes_mut();
         bytes.copy_from_slice(&self.memory.bytes_of()[slot * FETCH_BYTES..][..bytes.len()]);
-        Ok(fetch)
+        Ok(Some(fetch))
     }
 }

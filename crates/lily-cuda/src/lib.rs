@@ -6,16 +6,20 @@
 
 #![deny(unsafe_code)]
 
+pub mod archive;
+pub mod bandwidth;
 pub mod compiler;
+mod contents;
 mod device;
 #[allow(unsafe_code)]
 mod driver;
 mod error;
+mod failure;
 mod fetch;
 #[allow(unsafe_code)]
 mod nvrtc;
 mod upload;
 
-pub use device::{CudaDevice, CudaOptions};
+pub use device::{CudaDevice, CudaOptions, FUSIONS, PRECISION};
 pub use driver::DeviceInfo;
 pub use error::CudaError;

@@ -1,106 +1,137 @@
-//! Weights into device memory: packed by several threads into page-locked buffers, and copied from
-//! there while the next part is packed. Host memory stays bounded by the buffers.
+//! Weights into device memory, as a stream: several threads read parts of the files, pack them into page-locked
+//! buffers of their own, and start the copies; each packs its next part while the last one is copied. Host memory
+//! stays bounded by the buffers, and nothing waits between matrices.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use lily_kernels::gpu::MatrixFormat;
+use lily_kernels::gpu::stored::{Part, Unreadable, WeightFiles, excerpt, parts};
 use lily_plan::WeightMatrix;
 
-use crate::driver::{DeviceMemory, Event, Gpu, PinnedMemory};
-use crate::error::CudaError;
+/// Bytes of a page-locked buffer, unless a row needs more. Copies of this size run at the full speed of the bus.
+const STAGE_BYTES: usize = 4 << 20;
 
-/// Bytes of one staging buffer, if the largest matrix has as many.
-const STAGE_BYTES: usize = 64 << 20;
+/// Buffers of each thread: one is packed while the other is copied.
+const STAGES: usize = 2;
 
-/// Uploads matrices one after the other.
-pub(crate) struct Uploader {
-    gpu: Arc<Gpu>,
-    stages: [Stage; 2],
-    stage_bytes: usize,
-    turn: usize,
+/// Most threads: beyond it, memory and bus are the limit, and page-locked memory is dear.
+const MOST_THREADS: usize = 16;
+
+/// A matrix with the number of its buffer in device memory.
+pub(crate) struct Upload<'a> {
+    /// The matrix.
+    pub matrix: &'a WeightMatrix,
+    /// Its format there.
+    pub format: MatrixFormat,
+    /// The buffer.
+    pub buffer: usize,
+}
+
+/// What copies are made with; a GPU, or memory of a test.
+pub(crate) trait Bus: Sync {
+    /// A page-locked buffer.
+    type Stage: Send;
+    /// A copy that cannot be made.
+    type Error: Send + From<Unreadable>;
+
+    /// A buffer.
+    fn stage(&self, bytes: usize) -> Result<Self::Stage, Self::Error>;
+
+    /// Its contents, once no copy from it is under way.
+    fn contents<'a>(&self, stage: &'a mut Self::Stage) -> Result<&'a mut [u8], Self::Error>;
+
+    /// Starts copies of parts of it, each to an offset in a buffer of device memory.
+    fn copy(
+        &self,
+        stage: &mut Self::Stage,
+        buffer: usize,
+        pieces: &[(Range<usize>, usize)],
+    ) -> Result<(), Self::Error>;
+}
+
+/// Copies matrices in their device formats. The last copies may still run when this returns. `watch` hears of the
+/// bytes packed so far, now and then, on any thread.
+///
+/// # Errors
+/// A file cannot be read, or a copy fails.
+pub(crate) fn upload<B: Bus>(
+    bus: &B,
+    uploads: &[Upload<'_>],
+    files: &WeightFiles,
     threads: usize,
-}
-
-/// A buffer, and the mark behind the last copy from it.
-struct Stage {
-    memory: PinnedMemory,
-    copied: Option<Event>,
-}
-
-impl Uploader {
-    /// An uploader with its staging buffers, for matrices of at most `largest` bytes in device memory.
-    pub fn new(gpu: &Arc<Gpu>, largest: usize) -> Result<Self, CudaError> {
-        let stage_bytes = largest.min(STAGE_BYTES);
-        let stage = || Ok(Stage { memory: gpu.pinned(stage_bytes)?, copied: None });
-        Ok(Self {
-            gpu: gpu.clone(),
-            stages: [stage()?, stage()?],
-            stage_bytes,
-            turn: 0,
-            threads: thread::available_parallelism().map_or(1, |n| n.get()),
-        })
+    watch: &(dyn Fn(u64) + Sync),
+) -> Result<(), B::Error> {
+    let mut jobs = Vec::new();
+    let mut stage_bytes = 0;
+    for upload in uploads {
+        let layout = upload.format.layout(upload.matrix);
+        for part in parts(upload.matrix, layout, STAGE_BYTES) {
+            stage_bytes = stage_bytes.max(part.rows.len() * layout.row_bytes());
+            jobs.push((upload, part));
+        }
     }
-
-    /// Copies a matrix in its device format. The last copy may still run when this returns.
-    pub fn matrix(
-        &mut self,
-        matrix: &WeightMatrix,
-        format: MatrixFormat,
-        to: &mut DeviceMemory,
-    ) -> Result<(), CudaError> {
-        let layout = format.layout(matrix);
-        let rows_at_once = self.stage_bytes / layout.row_bytes();
-        assert!(
-            rows_at_once > 0,
-            "a row has {} bytes, a stage {}",
-            layout.row_bytes(),
-            self.stage_bytes
-        );
-        let mut first = 0;
-        while first < layout.rows {
-            let rows = first..(first + rows_at_once).min(layout.rows);
-            let codes = rows.len() * layout.code_bytes;
-            let pairs = rows.len() * layout.pair_bytes;
-            self.turn = 1 - self.turn;
-            let stage = &mut self.stages[self.turn];
-            if let Some(copied) = stage.copied.take() {
-                copied.wait()?;
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let error = Mutex::new(None);
+    let work = || {
+        let run = || {
+            let mut stages =
+                (0..STAGES).map(|_| bus.stage(stage_bytes)).collect::<Result<Vec<_>, _>>()?;
+            let mut turn = 0;
+            while let Some((upload, part)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                if failed.load(Ordering::Relaxed) {
+                    break;
+                }
+                let bytes = pack(bus, &mut stages[turn], upload, part, files)?;
+                watch(done.fetch_add(bytes, Ordering::Relaxed) + bytes);
+                turn = (turn + 1) % STAGES;
             }
-            let (code_part, rest) = stage.memory.bytes_mut().split_at_mut(codes);
-            pack(matrix, format, rows.clone(), code_part, &mut rest[..pairs], self.threads);
-            to.write_pinned(rows.start * layout.code_bytes, &stage.memory, 0..codes)?;
-            let pairs_at = layout.rows * layout.code_bytes + rows.start * layout.pair_bytes;
-            to.write_pinned(pairs_at, &stage.memory, codes..codes + pairs)?;
-            stage.copied = Some(self.gpu.mark()?);
-            first = rows.end;
+            Ok(stages)
+        };
+        let result: Result<Vec<B::Stage>, B::Error> = run();
+        if let Err(first) = result {
+            failed.store(true, Ordering::Relaxed);
+            error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
         }
-        Ok(())
-    }
+    };
+    let workers = threads.clamp(1, MOST_THREADS).min(jobs.len());
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().for_each(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
+    });
+    error.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Packs rows on several threads.
-fn pack(
-    matrix: &WeightMatrix,
-    format: MatrixFormat,
-    rows: Range<usize>,
-    codes: &mut [u8],
-    pairs: &mut [u8],
-    threads: usize,
-) {
+/// Packs a part and starts its copies; gives its bytes.
+fn pack<B: Bus>(
+    bus: &B,
+    stage: &mut B::Stage,
+    upload: &Upload<'_>,
+    part: &Part,
+    files: &WeightFiles,
+) -> Result<u64, B::Error> {
+    let Upload { matrix, format, buffer } = *upload;
     let layout = format.layout(matrix);
-    let share = rows.len().div_ceil(threads).max(1);
-    // Plain matrices have no pairs: then every part's is empty.
-    let pair_parts = pairs.chunks_mut((share * layout.pair_bytes).max(1));
-    let pair_parts = pair_parts.map(Some).chain(std::iter::repeat_with(|| None));
-    let firsts = rows.clone().step_by(share);
-    thread::scope(|scope| {
-        for ((first, codes), pairs) in
-            firsts.zip(codes.chunks_mut(share * layout.code_bytes)).zip(pair_parts)
-        {
-            let part = first..(first + share).min(rows.end);
-            scope.spawn(move || format.pack(matrix, part, codes, pairs.unwrap_or_default()));
-        }
-    });
+    // While the copy from this stage may still run.
+    let read = excerpt(matrix, part.expert, part.rows.clone(), files)?;
+    let rows = part.of_all(matrix);
+    let codes = rows.len() * layout.code_bytes;
+    let pairs = rows.len() * layout.pair_bytes;
+    let contents = bus.contents(stage)?;
+    let (code_part, rest) = contents.split_at_mut(codes);
+    format.pack(&read, 0..rows.len(), code_part, &mut rest[..pairs]);
+    let mut pieces = vec![(0..codes, rows.start * layout.code_bytes)];
+    if pairs > 0 {
+        let behind = layout.rows * layout.code_bytes;
+        pieces.push((codes..codes + pairs, behind + rows.start * layout.pair_bytes));
+    }
+    bus.copy(stage, buffer, &pieces)?;
+    Ok((codes + pairs) as u64)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ pub use prepared::{PreparedArgs, PreparedBuffers};
 use lily_plan::{Access, Region};
 
 use crate::access;
-use crate::gpu::{Entry, GpuLaunch, Unsupported, msl_struct};
+use crate::gpu::{Entry, Family, GpuLaunch, Unsupported, msl_struct};
 use crate::math::{dot, rms_scale, rotary, sum_of_squares};
 use crate::shape::LaunchContext;
 
@@ -125,11 +125,13 @@ pub(crate) fn packed_heads(group: u32) -> u32 {
     group.next_power_of_two().min(8)
 }
 
-/// An entry of the packed decode form: constants, and threadgroups for every batch of heads.
+/// An entry of the packed decode form: constants, and threadgroups for every batch of heads. `hopper` is the text
+/// for compute capability 9.0.
 pub(crate) fn packed_entry(
     heads: [u32; 3],
     launch: &GpuLaunch<'_>,
     entry: Entry,
+    hopper: &'static str,
 ) -> Result<Entry, Unsupported> {
     let [head_dim, q_heads, kv_heads] = heads;
     let entry = score_constants(head_dim, q_heads, kv_heads, entry)?;
@@ -138,8 +140,19 @@ pub(crate) fn packed_entry(
     let [splits, _, rows] = launch.grid;
     let grid = [splits, kv_heads * group.div_ceil(packed), rows];
     let threads = crate::attn_split::policy::threads(&launch.target);
-    Ok(entry.constant("HEADS", packed).constant("THREADS", threads).over(grid, threads))
+    let entry = entry.constant("HEADS", packed).constant("THREADS", threads).over(grid, threads);
+    match launch.target.family {
+        Family::Nvidia { capability: 90 } => {
+            let ring = RING_TILES * TILE_KEYS * (2 * head_dim + 16);
+            Ok(entry.from_text("hopper.cu", hopper).shared(threads / 32 * ring))
+        }
+        _ => Ok(entry),
+    }
 }
+
+/// Keys of a tile of `packed_keys.h`, and tiles that a warp has in shared memory.
+const TILE_KEYS: u32 = 16;
+const RING_TILES: u32 = 3;
 
 /// Scale of the scores of heads of `head_dim` elements.
 pub fn score_scale(head_dim: usize) -> f32 {

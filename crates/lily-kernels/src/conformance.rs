@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lily_plan::{
     Access, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Interpreter, Launch, Live,
@@ -14,16 +15,18 @@ use lily_plan::{
 };
 
 use crate::shape::{LaunchContext, Mixer, ModelShape, SessionShape};
-use crate::table;
+use crate::table::{self, Kernel};
 
 mod builder;
 mod face;
+mod random;
 
 pub use builder::{
-    CaseBuilder, decode_steps, few, long_shapes, prefill_steps, product_steps, real_shape,
-    small_shapes,
+    CaseBuilder, decode_steps, few, long_product_step, long_shapes, prefill_steps, product_steps,
+    real_shape, small_shapes,
 };
 pub use face::{run_face, run_reference};
+pub use random::{random_cases, random_shape};
 
 /// Largest relative rms difference of any written buffer.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +66,8 @@ pub struct Case {
     pub contents: Vec<Contents>,
     /// Allowed differences.
     pub tolerance: Tolerance,
+    /// Tells it from other cases of one build.
+    pub number: usize,
 }
 
 /// Contents of a buffer; floats of bfloat16 buffers are rounded values.
@@ -101,6 +106,10 @@ thread_local! {
     /// Empty: the small shapes.
     static CASE_SHAPES: RefCell<Vec<ModelShape>> = const { RefCell::new(Vec::new()) };
     static CASE_PRECISION: Cell<Precision> = const { Cell::new(Precision::EXACT) };
+    /// The cases that get random contents, by number; `None`: all do.
+    static CASES_FILLED: RefCell<Option<BTreeSet<usize>>> = const { RefCell::new(None) };
+    /// Builders made so far.
+    static CASE_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Element types of the cases that are being built.
@@ -114,6 +123,25 @@ pub fn cases_at(shapes: Vec<ModelShape>, build: impl FnOnce() -> Vec<Case>) -> V
     let cases = build();
     CASE_SHAPES.set(before);
     cases
+}
+
+/// The cases that `build` makes and `choose` keeps. Contents are made for these only: `choose` sees zeros in most buffers.
+pub fn chosen_cases(
+    build: impl Fn() -> Vec<Case>,
+    choose: impl FnOnce(Vec<Case>) -> Vec<Case>,
+) -> Vec<Case> {
+    let with = |filled: &BTreeSet<usize>| {
+        let before = CASES_FILLED.replace(Some(filled.clone()));
+        let count = CASE_COUNT.replace(0);
+        let cases = build();
+        CASE_COUNT.set(count);
+        CASES_FILLED.set(before);
+        cases
+    };
+    let chosen = choose(with(&BTreeSet::new()));
+    let numbers = chosen.iter().map(|case| case.number).collect();
+    drop(chosen);
+    with(&numbers).into_iter().filter(|case| numbers.contains(&case.number)).collect()
 }
 
 /// The cases that `build` makes, with buffers and arguments for these element types.
@@ -136,37 +164,75 @@ pub fn check_all(bar: Bar, device: impl Fn() -> Box<dyn Device>) {
     assert!(failures.is_empty(), "{} cases failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Cases of the kernels that `LILY_KERNELS` names (`topk,head`), of all without it. Panics if one has no case.
-pub fn named_cases() -> Vec<Case> {
+/// The kernels that `LILY_KERNELS` names (`topk,head`), all without it.
+///
+/// # Panics
+/// If it names another one.
+pub fn named_kernels() -> Vec<&'static Kernel> {
     let filter = std::env::var("LILY_KERNELS").unwrap_or_default();
     if filter.is_empty() {
-        let cases = table::cases();
-        require_every_kernel(&cases);
-        return cases;
+        return table::KERNELS.iter().collect();
     }
-    let names: Vec<&str> = filter.split(',').collect();
-    let unknown: Vec<&&str> = names.iter().filter(|name| table::find(name).is_none()).collect();
-    assert!(unknown.is_empty(), "LILY_KERNELS names {unknown:?}, which are no kernels");
-    table::cases_of(|kernel| names.contains(&kernel.name))
+    let named = |name| {
+        table::find(name).unwrap_or_else(|| panic!("LILY_KERNELS names {name}, which is no kernel"))
+    };
+    filter.split(',').map(named).collect()
+}
+
+/// Cases of the [`named_kernels`]. Panics if one has no case.
+pub fn named_cases() -> Vec<Case> {
+    let kernels = named_kernels();
+    let cases = table::cases_of(|kernel| kernels.iter().any(|named| named.name == kernel.name));
+    let has_case =
+        |kernel: &&Kernel| cases.iter().any(|case| case.plan.launches()[0].kernel == kernel.name);
+    let missing: Vec<_> =
+        kernels.iter().filter(|kernel| !has_case(kernel)).map(|k| k.name).collect();
+    assert!(missing.is_empty(), "kernels without a case: {missing:?}");
+    cases
 }
 
 /// Runs cases on one device, so that a kernel is compiled once, and gives all failures; kernels and failures are
-/// printed on the way.
+/// printed on the way. The references run on all processors.
 pub fn failures_on(device: &mut dyn Device, cases: &[Case], bar: Bar) -> Vec<String> {
     let mut failures = Vec::new();
     let mut last = "";
-    for case in cases {
-        let kernel = case.plan.launches()[0].kernel;
-        if kernel != last {
-            println!("{kernel}");
-            last = kernel;
-        }
-        if let Err(reason) = check(device, case, bar) {
-            println!("{}: {reason}", case.name);
-            failures.push(format!("{}: {reason}", case.name));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // Results of some cases at a time: those of all would fill the memory.
+    for some in cases.chunks(4 * threads) {
+        for (case, want) in some.iter().zip(all_wanted(some, threads)) {
+            let kernel = case.plan.launches()[0].kernel;
+            if kernel != last {
+                println!("{kernel}");
+                last = kernel;
+            }
+            let checked = want.and_then(|want| measure_against(&want, device, case, bar));
+            if let Err(reason) = checked {
+                println!("{}: {reason}", case.name);
+                failures.push(format!("{}: {reason}", case.name));
+            }
         }
     }
     failures
+}
+
+/// [`wanted`] of every case.
+fn all_wanted(cases: &[Case], threads: usize) -> Vec<Result<Vec<Contents>, String>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut own = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { return own };
+            own.push((index, wanted(case)));
+        }
+    };
+    let mut results: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(cases.len())).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter();
+        joined.flat_map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, want)| want).collect()
 }
 
 fn require_every_kernel(cases: &[Case]) {

@@ -18,7 +18,7 @@ use half::bf16;
 use lily_plan::{Access, Element, ReferenceIo, Region};
 
 use crate::access;
-use crate::gpu::{Entry, Unsupported, msl_struct};
+use crate::gpu::{Entry, Family, Target, Unsupported, msl_struct};
 use crate::math::{dot, sigmoid, silu, softplus, sum_of_squares};
 use crate::shape::{CHUNK, CHUNKED_FROM_TOKENS, L2_EPS, LaunchContext};
 
@@ -41,6 +41,8 @@ msl_struct! {
         pub state_slots: u32,
         /// 1: queries, keys and values are rounded to bfloat16, 0: they stay f32.
         pub act_bf16: u32,
+        /// 1: so is what the chunked form prepares, 0: it stays f32.
+        pub chunk_bf16: u32,
     }
 }
 
@@ -57,6 +59,7 @@ impl GdnArgs {
             conv_slots: cx.session.conv_slots(shape) as u32,
             state_slots: cx.session.state_slots() as u32,
             act_bf16: u32::from(cx.session.act() == Element::Bf16),
+            chunk_bf16: u32::from(cx.session.precision.chunk == Element::Bf16),
         }
     }
 
@@ -76,6 +79,23 @@ impl GdnArgs {
             .constant("CONV_WIDTH", self.conv_width)
             .float("L2_EPS", L2_EPS)
             .float("QUERY_SCALE", 1.0 / (self.k_dim as f32).sqrt()))
+    }
+
+    /// The constants of `gdn_chunk.h`, and whether the kernels of compute capability 9.0 take these widths.
+    pub fn chunk_constants(
+        &self,
+        target: Target,
+        entry: Entry,
+    ) -> Result<(Entry, bool), Unsupported> {
+        Unsupported::above("the width of DeltaNet keys", self.k_dim, 128)?;
+        let entry = self.constants(entry)?.constant("CHUNK_BFLOAT", self.chunk_bf16);
+        Ok((entry, self.chunk_bf16 != 0 && self.is_hopper(target)))
+    }
+
+    /// Whether a target is of compute capability 9.0, and heads have the width of its own texts.
+    pub fn is_hopper(&self, target: Target) -> bool {
+        let hopper = target.family == Family::Nvidia { capability: 90 };
+        hopper && self.act_bf16 != 0 && self.k_dim == 128 && self.v_dim == 128
     }
 
     /// Channels of the convolution: q, k, v.
@@ -333,6 +353,7 @@ mod constants {
             conv_slots: 5,
             state_slots: 3,
             act_bf16: 1,
+            chunk_bf16: 1,
         };
         let ready = real.constants(entry()).expect("the real model's widths");
         assert!(ready.constants.contains(&("K_DIM", "128".into())));

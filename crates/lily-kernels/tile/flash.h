@@ -45,28 +45,28 @@ struct Places {
 
     METAL_FUNC void start() const {
         for (uint s = 0; s < STAGES; s++) {
-            phases_begin(full(s), 128);
-            phases_begin(free(s), 8);
+            barrier_init(full(s), 128);
+            barrier_init(free(s), 8);
         }
     }
     // Copies tile `index`, rows from `rows` on; zeros from row `end` on, which are not read.
     METAL_FUNC void copy(uint index, const uint4* rows, uint end, uint tid) const {
-        phase_wait(free(index), index / STAGES % 2 ^ 1);
+        barrier_wait_alone(free(index), index / STAGES % 2 ^ 1);
         const uint row = tid / WORDS;
 #pragma unroll
         for (uint i = 0; i < TILE_KEYS / 4; i++) {
             copy_async_16(tile(index) + i / 2 * 1024 + swizzled(i % 2 * 4 + row, tid % WORDS, TILE_SLICE),
                           rows + i * 128 + tid, i * 4 + row < end);
         }
-        phase_arrive_after_copies(full(index));
+        barrier_arrive_after_copies(full(index));
     }
     METAL_FUNC void wait(uint index) const {
-        phase_wait(full(index), index / STAGES % 2);
+        barrier_wait_alone(full(index), index / STAGES % 2);
         fence_shared_for_products();
     }
     METAL_FUNC void release(uint index, uint lane) const {
         if (lane == 0) {
-            phase_arrive(free(index));
+            barrier_arrive(free(index));
         }
     }
 };

@@ -34,8 +34,8 @@ METAL_FUNC ulong swizzled_operand(uint address) {
     return ulong((address & 0x3ffff) >> 4) | ulong(1) << 16 | ulong(1024 >> 4) << 32 | ulong(1) << 62;
 }
 
-// Barriers in shared memory, 8 bytes each, which count arrivals and alternate between two phases. A wait returns when the
-// phase of that parity has ended; that of parity 1 has ended before the first one begins.
+// Barriers in shared memory, 8 bytes each, which count arrivals and alternate between two phases. A wait returns when
+// the phase of that parity has ended; that of parity 1 has ended before the first one begins.
 METAL_FUNC void barrier_init(uint barrier, uint arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -83,14 +83,15 @@ METAL_FUNC uint swizzled_operand_low(uint address) { return (address & 0x3ffff) 
 #define NAMES_1 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_2 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_3 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// The descriptor's high word: eight rows every 1,024 bytes, a swizzle of 128 bytes.
 #define PRODUCT(n, names, a_names, b_low, ...) \
     asm volatile("{ .reg .b64 b;\n mov.b64 b, {" b_low ", 0x40000040};\n" \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" names "}, {" a_names "}, b, 1, 1, 1, 0; }" \
                  : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low_word))
 
-// sums [64, N] += a bᵀ: a bfloat [64, 16] in registers, b [N, 16] described by the low word of its descriptor. A warp owns 16 rows; lane
-// 4g + c has of row g + 8r the columns 8i + 2c + j in sums[4i + 2r + j], and of a the columns 2c, 2c + 1 of rows g and
-// g + 8, then the same 8 columns further on.
+// sums [64, N] += a bᵀ: a bfloat [64, 16] in registers, b [N, 16] described by the low word of its descriptor. A warp
+// owns 16 rows; lane 4g + c has of row g + 8r the columns 8i + 2c + j in sums[4i + 2r + j], and of a the columns 2c and
+// 2c + 1 of rows g and g + 8, then the same 8 columns further on.
 template <uint N> METAL_FUNC void multiply_accumulate(float (&sums)[N / 2], const uint (&a)[4], uint b_low_word) {
     if constexpr (N == 32) {
         PRODUCT("32", NAMES_0, "%16, %17, %18, %19", "%20", SUMS_16(sums, 0));

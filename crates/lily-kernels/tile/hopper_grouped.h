@@ -1,5 +1,5 @@
-// The grouped products' items on compute capability 9.0: blocks share them out among themselves, so that none is started
-// for nothing. Constants: those of hopper_products.h, ENTRY_ROWS of a full entry of the work list, TILES at most.
+// The grouped products' items on compute capability 9.0: blocks share them out among themselves, so that none is
+// started for nothing. Constants: those of hopper_products.h, ENTRY_ROWS of a full entry of the work list, TILES at most.
 #pragma once
 #include "grouped.h"
 #include "hopper_products.h"
@@ -14,7 +14,7 @@ struct Tile {
     uint first;
 };
 
-// Lists the tiles of the work list in its order; gives their number. All threads call it, and `counts` has LOOKS * WARPS.
+// Lists the tiles of the work list in its order; gives their number. All threads call it; `counts` has LOOKS * WARPS.
 METAL_FUNC uint list_tiles(Tile* tiles, uint* counts, const int* work, uint entries, uint thread_index) {
     const int4* list = (const int4*)work;
     const uint lane = thread_index % 32;
@@ -71,7 +71,8 @@ struct GroupedItems {
     METAL_FUNC uint items() const { return number * OUTPUT_BLOCKS; }
     METAL_FUNC Item item(uint index) const {
         const Tile tile = tiles[index / OUTPUT_BLOCKS];
-        return Item{uint(tile.expert) * uint(OUTPUTS), index % OUTPUT_BLOCKS * TILE_OUTPUTS, tile.first, uint(tile.rows)};
+        const uint output = index % OUTPUT_BLOCKS * TILE_OUTPUTS;
+        return Item{uint(tile.expert) * uint(OUTPUTS), output, tile.first, uint(tile.rows)};
     }
 };
 

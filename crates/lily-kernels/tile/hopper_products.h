@@ -9,12 +9,12 @@
 //   STAGES        of shared memory, at least 3; each has 128 columns of weights and of x
 //
 // A block works on one item after the other: TILE_OUTPUTS matrix rows and up to TILE_TOKENS rows of x. Copies run
-// STAGES - 2 steps ahead, over the borders of items too. Barriers in shared memory tell when a stage has arrived and when
-// it is free again, so that warpgroups need not be at the same step: one unpacks weights while another one's products run.
+// STAGES - 2 steps ahead, over the borders of items too. Barriers in shared memory tell when a stage has arrived and
+// when it is free again, so that warpgroups need not be in step: one unpacks weights while another's products run.
 //
 // A warp owns 16 matrix rows: lane 4g + c works on rows 2g and 2g + 1, which are rows g and g + 8 of the operand. In
-// each 16 columns it needs byte c of the words 2s and 2s + 1 of these rows' codes. The four lanes of a quad load 64 bytes
-// of a row together and then exchange bytes, so that a code comes out of shared memory once.
+// each 16 columns it needs byte c of the words 2s and 2s + 1 of these rows' codes. The four lanes of a quad load 64
+// bytes of a row together and then exchange bytes, so that a code comes out of shared memory once.
 #pragma once
 #include "lily.h"
 #include "hopper.h"
@@ -39,8 +39,8 @@ constant constexpr uint OWN_ROWS = (TILE_TOKENS + ROWS_AT_ONCE - 1) / ROWS_AT_ON
 
 static_assert(INPUT_WIDTH % 256 == 0 && OUTPUTS % 64 == 0 && STAGES >= 3, "shapes");
 
-// What a block multiplies in one go: `rows` rows of x with TILE_OUTPUTS matrix rows from `output` on, of the matrix whose
-// first row is `matrix_row`.
+// What a block multiplies in one go: `rows` rows of x with TILE_OUTPUTS matrix rows from `output` on, of the matrix
+// whose first row is `matrix_row`.
 struct Item {
     uint matrix_row;
     uint output;
@@ -124,8 +124,8 @@ template <typename Work> struct Copies {
         }
     }
 
-    // Starts the copies of one step, if there is one left. Rows from `rows` on are left as they are: what they hold meets
-    // only their own results.
+    // Starts the copies of one step, if there is one left. Rows from `rows` on are left as they are: what they hold
+    // meets only their own results.
     METAL_FUNC void next(uint thread_index) {
         if (index >= work.items()) {
             copy_async_commit();
@@ -155,8 +155,8 @@ template <typename Work> struct Copies {
         }
     }
 
-    // Waits for the warp's oldest copies but one, those of the step after the last one that was computed, and says so to
-    // the other warps. The distance between copies and this call is what hides a memory's latency.
+    // Waits for the warp's copies of the step behind the one that is computed, and tells the other warps: half a step
+    // before they need it, so that nobody waits for the slowest warp.
     METAL_FUNC void announce(uint stage, uint thread_index) const {
         copy_async_wait<STAGES - 3>();
         fence_shared_for_products();
@@ -252,8 +252,8 @@ struct Weights {
     }
 };
 
-// sums = w xᵀ for an item's 64 matrix rows of a warpgroup and N rows of x. sums[4i + 2r + j] is that of the lane's matrix
-// row r and of row 8i + 2c + j of x. `between` is called with the number of each step before its products.
+// sums = w xᵀ for an item's 64 matrix rows of a warpgroup and N rows of x. sums[4i + 2r + j] is that of the lane's
+// matrix row r and of row 8i + 2c + j of x. `between` is called with the number of each step before its products.
 template <uint N, typename Copies, typename Between>
 METAL_FUNC void multiply_item(
     float (&sums)[N / 2], Copies& copies, RingPlace& place, const Between& between, uint thread_index)

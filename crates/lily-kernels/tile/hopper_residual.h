@@ -1,5 +1,5 @@
-// The residual epilogue of a chunk on compute capability 9.0: x += in wᵀ, then as in residual_tile.h. Constants: those of
-// hopper_products.h.
+// The residual epilogue of a chunk on compute capability 9.0: x += in wᵀ, then as in residual_tile.h. Constants: those
+// of hopper_products.h.
 #pragma once
 #include "hopper_dense.h"
 

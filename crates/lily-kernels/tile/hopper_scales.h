@@ -1,12 +1,13 @@
-// 1 / rms of rows on compute capability 9.0. Constants: those of hopper_products.h, and SS_TILES, partial sums of squares of
-// a row, a multiple of 4.
+// 1 / rms of rows on compute capability 9.0. Constants: those of hopper_products.h, and SS_TILES, partial sums of
+// squares of a row, a multiple of 4.
 #pragma once
 #include "hopper_products.h"
 
 constant constexpr uint SS_WORDS = SS_TILES / 4;
 
 // scales[i] = 1 / rms of row row_of(i), for i below `rows`, from partial sums of squares x_ss [.., norm.ss_stride]. Four
-// threads share a row, and look at two rows at a time. One warpgroup calls it; a barrier must follow.
+// threads share a row, and look at two rows at a time, so that their loads are on the way together. One warpgroup calls
+// it; a barrier must follow.
 template <typename Rows>
 METAL_FUNC void find_scales(
     float* scales, const float* x_ss, const NormArgs& norm, uint rows, const Rows& row_of, uint thread_index)

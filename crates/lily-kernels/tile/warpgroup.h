@@ -1,26 +1,19 @@
 // Words for kernels whose warpgroups have roles, and a warpgroup's products at the widths that attention wants.
-// NVIDIA's PTX manual, sections "mbarrier", "setmaxnreg" and "wgmma.mma_async", defines them.
+// NVIDIA's PTX manual, sections "mbarrier", "setmaxnreg", "barrier.cluster" and "wgmma.mma_async", defines them.
 #pragma once
 #include "hopper.h"
 
-// Barriers in shared memory. A phase ends when `count` arrivals have come; phases have parities 0, 1, 0 ...
-METAL_FUNC void phases_begin(uint barrier, uint count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-METAL_FUNC void phase_arrive(uint barrier) {
-    asm volatile("mbarrier.arrive.release.cta.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 // Arrives once all copies that this thread has asked for are done.
-METAL_FUNC void phase_arrive_after_copies(uint barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+METAL_FUNC void barrier_arrive_after_copies(uint barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Waits for the end of the phase of this parity; of the phase before the first, if it is 1 and none has ended.
-METAL_FUNC void phase_wait(uint barrier, uint parity) {
+// As barrier_wait(), each thread for itself.
+METAL_FUNC void barrier_wait_alone(uint barrier, uint parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
-        "mbarrier.try_wait.parity.acquire.cta.shared.b64 done, [%0], %1;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra end;\n"
         "bra again;\n"
         "end:\n"

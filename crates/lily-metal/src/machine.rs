@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use lily_kernels::gpu::{Source, Target};
-use lily_plan::DeviceError;
+use lily_plan::{CompileTimes, DeviceError};
 
 use crate::arena::Place;
 use crate::budget::DeviceMemory;
@@ -113,6 +113,11 @@ pub trait Host: Send {
     /// # Errors
     /// The first that is refused; then none is appended.
     fn compile(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<PipelineInfo>, HostError>;
+
+    /// Time spent on compiling so far; `None` if the host does not measure it.
+    fn compile_times(&self) -> Option<CompileTimes> {
+        None
+    }
 
     /// Carries out one call.
     ///

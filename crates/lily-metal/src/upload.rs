@@ -3,77 +3,15 @@
 //! Memory is shared with the GPU, so what is packed is where it stays. What is read of the files goes past the page
 //! cache, in parts of a few megabytes: weights are never in memory twice.
 
-use std::fs::File;
-use std::io;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use bytes::Bytes;
 use lily_kernels::gpu::MatrixFormat;
-use lily_plan::{MappedFile, RowSegment, WeightMatrix};
+use lily_kernels::gpu::stored::{Unreadable, WeightFiles, excerpt, parts};
+use lily_plan::WeightMatrix;
 
 /// Bytes of weights that a thread packs at once, about.
 const PART_BYTES: usize = 4 << 20;
-
-/// A file could not be read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot read the weights in {}: {source}; check the disk, or download the model again", path.display())]
-pub struct Unreadable {
-    /// The file.
-    pub path: PathBuf,
-    /// Why not.
-    pub source: io::Error,
-}
-
-/// Files that mapped weights are slices of, open for positioned reads.
-#[derive(Debug, Default)]
-pub struct WeightFiles {
-    files: Vec<(MappedFile, File)>,
-}
-
-impl WeightFiles {
-    /// Opens files; `prepare` sets how they are read. A file that cannot be opened again is read through its mapping.
-    pub fn open(mapped: Vec<MappedFile>, prepare: impl Fn(&File)) -> Self {
-        let open = |mapped: MappedFile| {
-            if cfg!(not(unix)) {
-                return None;
-            }
-            let file = File::open(&mapped.path).ok()?;
-            prepare(&file);
-            Some((mapped, file))
-        };
-        Self { files: mapped.into_iter().filter_map(open).collect() }
-    }
-
-    /// A copy of mapped bytes: from their file if it is here.
-    fn read(&self, bytes: &[u8]) -> Result<Bytes, Unreadable> {
-        let address = |bytes: &[u8]| bytes.as_ptr() as usize;
-        let holds = |(mapped, _): &&(MappedFile, File)| {
-            let start = address(&mapped.bytes);
-            start <= address(bytes) && address(bytes) + bytes.len() <= start + mapped.bytes.len()
-        };
-        let Some((mapped, file)) = self.files.iter().find(holds) else {
-            return Ok(Bytes::copy_from_slice(bytes));
-        };
-        let mut copy = vec![0; bytes.len()];
-        let offset = (address(bytes) - address(&mapped.bytes)) as u64;
-        read_at(file, &mut copy, offset)
-            .map_err(|source| Unreadable { path: mapped.path.clone(), source })?;
-        Ok(copy.into())
-    }
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, to: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, to, offset)
-}
-
-#[cfg(not(unix))]
-fn read_at(_file: &File, _to: &mut [u8], _offset: u64) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
 
 /// Packs a matrix into its place. Threads take parts of its rows in turn.
 ///
@@ -88,25 +26,21 @@ pub fn matrix(
 ) -> Result<(), Unreadable> {
     let layout = format.layout(matrix);
     let (mut codes, mut pairs) = to.split_at_mut(layout.rows * layout.code_bytes);
-    let mut parts = Vec::new();
-    let most = (PART_BYTES / layout.row_bytes()).max(1);
-    for expert in 0..matrix.experts() {
-        for first in (0..matrix.rows()).step_by(most) {
-            let rows = first..(first + most).min(matrix.rows());
-            let own_codes;
-            (own_codes, codes) = codes.split_at_mut(rows.len() * layout.code_bytes);
-            let own_pairs;
-            (own_pairs, pairs) = pairs.split_at_mut(rows.len() * layout.pair_bytes);
-            parts.push((expert, rows, own_codes, own_pairs));
-        }
+    let mut places = Vec::new();
+    for part in parts(matrix, layout, PART_BYTES) {
+        let own_codes;
+        (own_codes, codes) = codes.split_at_mut(part.rows.len() * layout.code_bytes);
+        let own_pairs;
+        (own_pairs, pairs) = pairs.split_at_mut(part.rows.len() * layout.pair_bytes);
+        places.push((part, own_codes, own_pairs));
     }
-    let workers = threads.min(parts.len());
-    let parts = Mutex::new(parts.into_iter());
+    let workers = threads.min(places.len());
+    let places = Mutex::new(places.into_iter());
     let work = || loop {
-        let part = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let Some((expert, rows, codes, pairs)) = part else { return Ok(()) };
-        let count = rows.len();
-        let read = excerpt(matrix, expert, rows, files)?;
+        let place = places.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let Some((part, codes, pairs)) = place else { return Ok(()) };
+        let count = part.rows.len();
+        let read = excerpt(matrix, part.expert, part.rows, files)?;
         format.pack(&read, 0..count, codes, pairs);
     };
     thread::scope(|scope| {
@@ -117,51 +51,11 @@ pub fn matrix(
     })
 }
 
-/// Some rows of an expert as a matrix of their own, read from their files.
-fn excerpt(
-    matrix: &WeightMatrix,
-    expert: usize,
-    rows: Range<usize>,
-    files: &WeightFiles,
-) -> Result<WeightMatrix, Unreadable> {
-    let mut segments = Vec::new();
-    for segment in matrix.segments().iter().filter(|s| s.experts.contains(&expert)) {
-        // Of the rows that the segment serves, those from `begin` to `end` are wanted.
-        let before = |row: usize| row.saturating_sub(segment.first_row).div_ceil(segment.row_step);
-        let begin = before(rows.start).min(segment.rows);
-        let end = before(rows.end).min(segment.rows);
-        if begin == end {
-            continue;
-        }
-        let stored =
-            segment.source_row + (expert - segment.experts.start) * segment.expert_stride + begin;
-        let part = |bytes: &Bytes, row: usize| {
-            files.read(&bytes[stored * row..(stored + end - begin) * row])
-        };
-        let k = matrix.k();
-        segments.push(RowSegment {
-            tensor: segment.tensor.clone(),
-            format: segment.format,
-            experts: 0..1,
-            first_row: segment.first_row + begin * segment.row_step - rows.start,
-            row_step: segment.row_step,
-            rows: end - begin,
-            source_row: 0,
-            expert_stride: 0,
-            codes: part(&segment.codes, segment.format.code_bytes(k))?,
-            scales: part(&segment.scales, segment.format.scale_bytes(k))?,
-            biases: part(&segment.biases, segment.format.scale_bytes(k))?,
-        });
-    }
-    Ok(WeightMatrix::new(1, rows.len(), matrix.k(), segments)
-        .expect("every row of a matrix is served once, so every one of some rows is"))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
-    use lily_plan::{GROUP, RowFormat};
+    use bytes::Bytes;
+    use lily_plan::{GROUP, RowFormat, RowSegment};
+    use std::ops::Range;
 
     use super::*;
 
@@ -213,41 +107,5 @@ mod tests {
                 assert_eq!(packed, whole);
             }
         }
-        for (first, last) in [(0, 1), (1, 4), (3, 6), (5, 6)] {
-            for expert in 0..3 {
-                let part = excerpt(&matrix, expert, first..last, &WeightFiles::default());
-                let part = part.expect("it is mapped");
-                for row in first..last {
-                    let (got, want) = (part.row(0, row - first), matrix.row(expert, row));
-                    assert_eq!((got.codes, got.scales), (want.codes, want.scales));
-                    assert_eq!(got.biases, want.biases);
-                }
-            }
-        }
-    }
-
-    /// The file holds other bytes than its mapping is said to, so what is packed shows where it was read.
-    #[test]
-    fn bytes_of_a_file_are_read_from_it_at_their_place() {
-        let mapped = noise();
-        let other: Bytes = mapped.iter().map(|b| b ^ 0x15).collect();
-        let mut file = tempfile::NamedTempFile::new().expect("a file");
-        file.write_all(&other).expect("it is written");
-        let prepared = std::cell::Cell::new(0);
-        let listed = vec![
-            MappedFile { path: "no such file".into(), bytes: noise() },
-            MappedFile { path: file.path().into(), bytes: mapped.clone() },
-        ];
-        let files = WeightFiles::open(listed, |_| prepared.set(prepared.get() + 1));
-        assert_eq!(prepared.get(), 1);
-        let (matrix, expected) = (matrix_in(&mapped), matrix_in(&other));
-        let format = MatrixFormat::Q4;
-        let mut packed = vec![0; format.layout(&matrix).bytes()];
-        super::matrix(&matrix, format, &files, &mut packed, 2).expect("the file is there");
-        assert_eq!(packed, format.pack_all(&expected));
-
-        file.as_file().set_len(1000).expect("it is cut");
-        let error = super::matrix(&matrix, format, &files, &mut packed, 2).unwrap_err();
-        assert!(error.to_string().starts_with("cannot read the weights in "), "{error}");
     }
 }

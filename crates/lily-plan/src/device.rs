@@ -14,20 +14,24 @@ use crate::plan::Plan;
 /// Weights by buffer name.
 pub type Weights = BTreeMap<String, Weight>;
 
-/// Element types a device wants for the inputs of matrix products and for the KV cache.
+/// Element types a device wants for the inputs of matrix products, for the KV cache and for the chunked delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Precision {
     /// Inputs of matrix products.
     pub act: Element,
     /// Keys and values.
     pub kv: Element,
+    /// What the chunked delta rule of a prefill prepares for its scan: U, W and P.
+    pub chunk: Element,
 }
 
 impl Precision {
     /// f32 throughout: the exact mode of the CPU, and the reference.
-    pub const EXACT: Self = Self { act: Element::F32, kv: Element::F32 };
+    pub const EXACT: Self = Self { act: Element::F32, kv: Element::F32, chunk: Element::F32 };
     /// bfloat16 inputs and cache, as on GPUs.
-    pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16 };
+    pub const BF16: Self = Self { act: Element::Bf16, kv: Element::Bf16, chunk: Element::F32 };
+    /// The same where the units for matrix products have 16-bit factors and the delta rule is one of theirs: NVIDIA's.
+    pub const BF16_CHUNKS: Self = Self { chunk: Element::Bf16, ..Self::BF16 };
 }
 
 /// Launches that a device wants merged with a neighbour. The results are the same bits.
@@ -82,6 +86,14 @@ pub enum DeviceError {
         /// What is missing or failed, and what to do.
         reason: String,
     },
+    /// A fault has taken the device away from this program: every further call fails like this.
+    #[error("device {device} is lost: {reason}")]
+    Lost {
+        /// Device name.
+        device: String,
+        /// What happened, and what to do.
+        reason: String,
+    },
     /// A weight buffer of the plan has no weight, or one of another shape.
     #[error(
         "weight `{name}` {found}, need {expected}; the checkpoint does not match its config.json"
@@ -130,6 +142,10 @@ pub struct MappedFile {
     pub bytes: Bytes,
 }
 
+/// Hears how weights come into device memory: bytes that are there or on their way, and bytes of all. Called from any
+/// thread.
+pub type WeightWatch = Box<dyn Fn(u64, u64) + Send + Sync>;
+
 impl DeviceError {
     /// A plan that is none of the `compiled` ones.
     pub fn no_plan(plan: PlanId, compiled: usize) -> Self {
@@ -151,10 +167,24 @@ pub struct MemoryBudget {
     pub weights: u64,
 }
 
+/// Time spent on compiling kernels, summed over threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct CompileTimes {
+    /// Seconds from source to the compiler's intermediate code.
+    pub front: f64,
+    /// Seconds from there to machine code, or for reading it from where it is kept.
+    pub back: f64,
+    /// Functions compiled.
+    pub functions: usize,
+    /// Of them, those whose machine code was kept from an earlier start.
+    pub kept: usize,
+}
+
 /// Compiles and runs plans over one set of buffers.
 ///
 /// A device is driven by one thread. [`submit`](Device::submit) may return before the plan has run;
-/// reads and writes wait for everything submitted before them.
+/// reads and writes wait for everything submitted before them. A failure leaves a device that can be used, with all of its
+/// buffers; only what the failed work writes is undefined. The exception is [`DeviceError::Lost`].
 pub trait Device: Send {
     /// Short name: `cpu`, `metal`, `cuda`, `interpreter`.
     fn name(&self) -> &str;
@@ -185,9 +215,18 @@ pub trait Device: Send {
         Ok(None)
     }
 
+    /// Time spent on compiling kernels so far; `None` where they are not compiled at run time.
+    fn compile_times(&self) -> Option<CompileTimes> {
+        None
+    }
+
     /// Names the files that the weights of the next [`allocate`](Device::allocate) are slices of. A device that copies
     /// weights may read them from there, past the page cache; others take them as they are.
     fn weight_files(&mut self, _files: Vec<MappedFile>) {}
+
+    /// Names who hears how the weights of the next [`allocate`](Device::allocate) are copied. Nobody does where weights
+    /// are used in place.
+    fn watch_weights(&mut self, _watch: WeightWatch) {}
 
     /// Allocates all buffers but the weights, and binds the weights. Memory is not cleared.
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError>;

@@ -19,9 +19,9 @@ mod reference;
 
 pub use buffer::{Buffer, BufferId, BufferKind, Buffers, Element, Region};
 pub use device::{
-    Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile, MemoryBudget, PlanId,
-    Precision, Weights, check_plan, check_range, check_weights, read_f32, read_i32, write_f32,
-    write_i32,
+    CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile,
+    MemoryBudget, PlanId, Precision, WeightWatch, Weights, check_plan, check_range, check_weights,
+    read_f32, read_i32, write_f32, write_i32,
 };
 pub use interpreter::{Interpreter, ReferenceFn, ReferenceTable};
 pub use launch::{Access, Binding, Dependency, Launch};

@@ -147,7 +147,7 @@ impl Server {
         Handle(Arc::clone(&self.shared))
     }
 
-    /// Answers requests until `shutdown` is ready. Then no connection is accepted any more;
+    /// Answers requests until `shutdown` is ready, or the device is lost for good ([`Handle::lost`]). Then no connection is accepted any more;
     /// connections that are idle or whose request is not complete are closed, waiting requests are
     /// refused, and the running ones have [`Settings::grace`] to finish; what is left then ends with
     /// an error.
@@ -157,7 +157,10 @@ impl Server {
         let closing = shared.closing();
         let serving = connection::serve(listener, routes, settings.limits(), closing);
         let stopping = async {
-            shutdown.await;
+            tokio::select! {
+                () = shutdown => {}
+                () = shared.until_lost() => {}
+            }
             shared.close();
             tokio::time::sleep(settings.grace).await;
             shared.abort();
@@ -180,6 +183,11 @@ impl Handle {
     /// The system gives no thread to run the model on, or there is a model already.
     pub fn ready(&self, model: Model) -> io::Result<()> {
         self.0.ready(model)
+    }
+
+    /// How a fault has taken the device away from this program; the server has stopped or is about to.
+    pub fn lost(&self) -> Option<String> {
+        self.0.lost()
     }
 
     /// Whether a request is running or waiting.

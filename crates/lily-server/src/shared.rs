@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     closing: watch::Sender<bool>,
     /// Becomes true when replies must end.
     aborting: watch::Sender<bool>,
+    /// Why the model can never be run again in this program.
+    lost: watch::Sender<Option<String>>,
 }
 
 impl Shared {
@@ -53,7 +55,19 @@ impl Shared {
             metrics: Arc::new(Metrics::new()),
             closing: watch::Sender::new(false),
             aborting: watch::Sender::new(false),
+            lost: watch::Sender::default(),
         }
+    }
+
+    /// Why the model can never be run again in this program.
+    pub fn lost(&self) -> Option<String> {
+        self.lost.borrow().clone()
+    }
+
+    /// Ready when the model can never be run again in this program.
+    pub async fn until_lost(&self) {
+        // The sender is this value's own.
+        let _ = self.lost.subscribe().wait_for(Option::is_some).await;
     }
 
     /// The model, or the news that it is not there yet.
@@ -87,7 +101,13 @@ impl Shared {
         let tokenizer = model.encoder.tokenizer().clone();
         let (script, sessions) = (model.generator.script(), model.generator.sessions());
         let app = App {
-            worker: Worker::start(model.generator, tokenizer, self.queue, self.pause)?,
+            worker: Worker::start(
+                model.generator,
+                tokenizer,
+                self.queue,
+                self.pause,
+                self.lost.clone(),
+            )?,
             encoder: model.encoder,
             encoding: Arc::new(Semaphore::new(1)),
             model_id: self.model_id.clone(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lily_model::engine::SequenceId;
 use lily_text::Tokenizer;
+use tokio::sync::watch;
 
 use crate::Generator;
 use crate::error::ApiError;
@@ -28,6 +29,8 @@ pub(crate) struct Worker {
     running: AtomicUsize,
     /// Why nothing can be run.
     fault: Mutex<Option<String>>,
+    /// Why nothing will ever be run again in this program.
+    lost: watch::Sender<Option<String>>,
 }
 
 impl Worker {
@@ -38,8 +41,9 @@ impl Worker {
         tokenizer: Tokenizer,
         queue_limit: usize,
         pause: Duration,
+        lost: watch::Sender<Option<String>>,
     ) -> io::Result<Arc<Self>> {
-        let worker = Arc::new(Self::new(queue_limit, generator.sessions()));
+        let worker = Arc::new(Self { lost, ..Self::new(queue_limit, generator.sessions()) });
         let shared = Arc::clone(&worker);
         thread::Builder::new()
             .name("lily-engine".into())
@@ -53,6 +57,7 @@ impl Worker {
             abort: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             fault: Mutex::default(),
+            lost: watch::Sender::default(),
         }
     }
 
@@ -222,7 +227,12 @@ impl<'a> Floor<'a> {
         let Generator::Engine(engine) = &mut self.generator else { return };
         let fault = match catch_unwind(AssertUnwindSafe(|| engine.probe())) {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => {
+                if error.is_device_lost() {
+                    self.worker.lost.send_replace(Some(error.to_string()));
+                }
+                Some(error.to_string())
+            }
             Err(_) => Some("a fault in the program".into()),
         };
         self.free_lost();

@@ -4,9 +4,12 @@ mod common;
 
 use std::time::Instant;
 
-use common::gate::{ERROR, ERROR_ONCE, Gated, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch};
+use common::gate::{
+    ERROR, ERROR_ONCE, Gated, LOST, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch,
+};
 use common::{
-    CONTEXT, Served, THOUGHT_END, TIMEOUT, ask, endless, going_on, serve_device, serve_sessions,
+    CONTEXT, Events, Served, THOUGHT_END, TIMEOUT, ask, endless, going_on, serve_device,
+    serve_sessions,
 };
 use lily_server::Settings;
 use serde_json::{Value, json};
@@ -60,6 +63,26 @@ fn a_fault_ends_one_request_and_the_next_one_works() {
         switch.set(SOUND);
         assert_eq!(server.chat(&body)["choices"], sound, "after fault {kind}");
     }
+}
+
+/// Nothing tells it to stop: whoever watches the program starts it again.
+#[test]
+fn a_lost_device_ends_running_requests_with_an_error_and_then_the_server() {
+    let switch = Switch::default();
+    let mut server = serve_sessions(Gated::new(&switch), CONTEXT, 2, Settings::default());
+    let mut streams = [0, 1].map(|_| server.stream_chat(&endless(json!({}))));
+    streams.iter_mut().for_each(Events::until_text);
+    switch.set(LOST);
+    for events in &mut streams {
+        let error = loop {
+            let event = events.next();
+            if !event["error"].is_null() {
+                break event["error"].clone();
+            }
+        };
+        assert_eq!(error["type"], "server_error");
+    }
+    server.join();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod answer;
 mod bench;
 mod doctor;
+mod kernels;
 mod serve;
 
 use std::ops::RangeInclusive;
@@ -14,6 +15,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
+pub use kernels::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
 use lily_kernels::gpu::Products;
 use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
@@ -65,6 +67,12 @@ pub enum Command {
     /// Say what this machine has, and check every kernel against its reference.
     #[command(after_help = "Example:\n  lily doctor --device cuda --json")]
     Doctor(DoctorArgs),
+    /// Compile kernels for NVIDIA GPUs ahead, and hand them to machines without NVRTC.
+    #[command(
+        after_help = "Examples:\n  lily kernels export hopper.kernels --arch sm_90a -m qwen3.6-35b-a3b\n  \
+                            lily kernels import hopper.kernels"
+    )]
+    Kernels(KernelsArgs),
     /// Say what a checkpoint folder holds, and whether it is complete and supported.
     #[command(after_help = "Example:\n  lily inspect ~/models/Qwen3.6-35B-A3B-4bit")]
     Inspect(InspectArgs),

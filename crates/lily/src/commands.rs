@@ -5,6 +5,7 @@ pub mod chat;
 pub mod doctor;
 pub mod eval;
 pub mod inspect;
+pub mod kernels;
 pub mod plan;
 #[cfg(feature = "pull")]
 pub mod pull;

@@ -67,6 +67,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Eval(args) => commands::eval::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
+        Command::Kernels(args) => commands::kernels::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Synth(args) => commands::synth::run(args),
         #[cfg(feature = "pull")]

@@ -5,11 +5,13 @@ use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
 use lily_chat::builtin_model;
 use lily_hub::{Cache, HubError, ModelId};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
+use lily_plan::WeightWatch;
 use lily_stdio::{HeldSignals, hold_signals};
 use tempfile::TempDir;
 
@@ -190,8 +192,12 @@ impl Held {
         let stop_ids = stop_tokens(&self.source.folder, config)?;
         let weights = checkpoint.weights()?;
         opened.device.weight_files(checkpoint.mapped_files());
-        let engine = Engine::new(opened.device, model_shape(config), weights, options)
-            .with_context(|| format!("cannot run {}", self.source.folder.display()))?;
+        let bar = loading_bar()?;
+        opened.device.watch_weights(watch(&bar));
+        let engine = Engine::new(opened.device, model_shape(config), weights, options);
+        bar.finish_and_clear();
+        let engine =
+            engine.with_context(|| format!("cannot run {}", self.source.folder.display()))?;
         // Mapped files stay readable without a name. Removed now, they are gone even if the program
         // is killed; a system that refuses gets a second try when the folder is dropped.
         if let Some(folder) = &self.source.builtin {
@@ -200,6 +206,24 @@ impl Held {
         self.signals = None;
         Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.source.builtin })
     }
+}
+
+/// A bar for weights on their way into device memory, on standard error where that is a terminal.
+///
+/// # Errors
+/// None that can happen: its template is fixed.
+pub fn loading_bar() -> Result<ProgressBar> {
+    let style = "loading [{bar:30}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
+    Ok(ProgressBar::new(0).with_style(ProgressStyle::with_template(style)?))
+}
+
+/// Moves a bar on.
+pub fn watch(bar: &ProgressBar) -> WeightWatch {
+    let bar = bar.clone();
+    Box::new(move |bytes, total| {
+        bar.set_length(total);
+        bar.set_position(bytes);
+    })
 }
 
 /// An engine ready to run.

@@ -356,7 +356,8 @@ fn a_folder_that_is_not_there_is_named() {
 
 #[test]
 fn completions_and_manual_pages_know_every_command() {
-    let commands = ["run", "chat", "eval", "plan", "inspect", "synth", "completions", "man"];
+    let commands =
+        ["run", "chat", "eval", "plan", "kernels", "inspect", "synth", "completions", "man"];
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = ok(&["completions", shell]);
         for name in commands.iter().chain(&["preserve-thinking"]) {

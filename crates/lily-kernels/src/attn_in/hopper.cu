@@ -1,5 +1,5 @@
-// attn_in for a chunk of tokens on compute capability 9.0; formula and buffers as in chunk.metal. A block owns TILE_TOKENS
-// tokens and TILE_OUTPUTS matrix rows.
+// attn_in for a chunk of tokens on compute capability 9.0; formula and buffers as in chunk.metal. Blocks take TILE_TOKENS
+// tokens and TILE_OUTPUTS matrix rows in turn; see hopper_products.h.
 #include "hopper_project.h"
 
 // Writes two neighbouring columns of a token.

@@ -129,5 +129,10 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
     let entry = attention::head_constants(a.head_dim, launch.entry("attn_split"))?;
-    attention::packed_entry([a.head_dim, a.q_heads, a.kv_heads], launch, entry)
+    attention::packed_entry(
+        [a.head_dim, a.q_heads, a.kv_heads],
+        launch,
+        entry,
+        include_str!("hopper.cu"),
+    )
 }

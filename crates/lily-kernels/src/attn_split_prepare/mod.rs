@@ -98,5 +98,5 @@ fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let prepared = launch.args::<Args>().prepared;
     let entry = prepared.constants(launch.entry("attn_split_prepare"))?;
     let heads = [prepared.rotary.head_dim, prepared.q_heads, prepared.kv_heads];
-    attention::packed_entry(heads, launch, entry)
+    attention::packed_entry(heads, launch, entry, include_str!("hopper.cu"))
 }

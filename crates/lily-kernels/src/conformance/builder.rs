@@ -125,30 +125,43 @@ pub fn prefill_steps() -> Vec<Step> {
 }
 
 /// Chunks over matrices with whole hundreds of columns, for devices that have a form of their own for their products: one
-/// row in the last tile, most of one, and several tiles. At the asked shapes, a chunk with the highest tiles.
+/// row in the last tile, most of one, and several tiles. At the asked shapes, a chunk with high tiles.
 pub fn product_steps() -> Vec<(ModelShape, Step)> {
     if cfg!(miri) {
         return Vec::new();
     }
-    let chunk = |tokens| Step::Prefill { tokens, sequence: 1 };
     let asked = CASE_SHAPES.with_borrow(Vec::clone);
     if !asked.is_empty() {
         return asked.into_iter().map(|shape| (shape, chunk(300))).collect();
     }
-    let narrow = |real_heads: &ModelShape| ModelShape {
+    let shape = product_shape();
+    shape.into_iter().flat_map(|s| [11, 67, 200].map(|tokens| (s.clone(), chunk(tokens)))).collect()
+}
+
+/// A chunk long enough for the highest tiles of products with a chunk's rows.
+pub fn long_product_step() -> Option<(ModelShape, Step)> {
+    let asked = cfg!(miri) || CASE_SHAPES.with_borrow(|shapes| !shapes.is_empty());
+    product_shape().filter(|_| !asked).map(|shape| (shape, chunk(520)))
+}
+
+fn chunk(tokens: usize) -> Step {
+    Step::Prefill { tokens, sequence: 1 }
+}
+
+fn product_shape() -> Option<ModelShape> {
+    small_shapes().into_iter().next().map(|real_heads| ModelShape {
         hidden: 256,
-        q_heads: 4,
+        q_heads: 2,
+        kv_heads: 1,
         head_dim: 128,
         rotary_dim: 32,
         v_heads: 32,
-        v_dim: 16,
+        v_dim: 8,
         experts: 5,
         top_k: 2,
         inner: 256,
-        ..real_heads.clone()
-    };
-    let shape = small_shapes().first().map(narrow);
-    shape.into_iter().flat_map(|s| [11, 67, 200].map(|tokens| (s.clone(), chunk(tokens)))).collect()
+        ..real_heads
+    })
 }
 
 /// What a case is made for, one after another; the first alone under Miri, which would take minutes to
@@ -169,6 +182,8 @@ pub struct CaseBuilder<'a> {
     contents: Vec<Contents>,
     random: u64,
     label: String,
+    number: usize,
+    is_filled: bool,
 }
 
 impl<'a> CaseBuilder<'a> {
@@ -189,7 +204,11 @@ impl<'a> CaseBuilder<'a> {
             logit_rows: batch,
             precision: case_precision(),
         };
+        let number = CASE_COUNT.replace(CASE_COUNT.get() + 1);
+        let is_filled = |filled: &BTreeSet<usize>| filled.contains(&number);
         Self {
+            number,
+            is_filled: CASES_FILLED.with_borrow(|some| some.as_ref().is_none_or(is_filled)),
             shape,
             session,
             step,
@@ -251,7 +270,7 @@ impl<'a> CaseBuilder<'a> {
 
     /// About normal: mean 0, standard deviation 1.
     pub fn normal(&mut self) -> f32 {
-        if cfg!(miri) {
+        if cfg!(miri) || !self.is_filled {
             return 4.0 * self.uniform() - 2.0;
         }
         (0..12).map(|_| self.uniform()).sum::<f32>() - 6.0
@@ -293,9 +312,33 @@ impl<'a> CaseBuilder<'a> {
         &mut self,
         name: &str,
         shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.act, shape.into(), values)
+    }
+
+    /// A buffer that the chunked delta rule prepares.
+    pub fn chunk(&mut self, name: &str, shape: impl Into<Vec<usize>>) -> BufferId {
+        self.random_floats(name, self.session.precision.chunk, shape.into())
+    }
+
+    /// A buffer that the chunked delta rule prepares, with given contents.
+    pub fn chunk_with(
+        &mut self,
+        name: &str,
+        shape: impl Into<Vec<usize>>,
+        values: Vec<f32>,
+    ) -> BufferId {
+        self.floats_with(name, self.session.precision.chunk, shape.into(), values)
+    }
+
+    fn floats_with(
+        &mut self,
+        name: &str,
+        element: Element,
+        shape: Vec<usize>,
         mut values: Vec<f32>,
     ) -> BufferId {
-        let element = self.session.precision.act;
         if element == Element::Bf16 {
             values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32());
         }
@@ -390,7 +433,7 @@ impl<'a> CaseBuilder<'a> {
         k: usize,
         format: RowFormat,
     ) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
-        if cfg!(miri) {
+        if cfg!(miri) || !self.is_filled {
             let sides = if format.is_quantised() { rows * k / GROUP * 2 } else { 0 };
             let codes = vec![0; rows * format.code_bytes(k)];
             return (codes, vec![0; sides], vec![0; sides]);
@@ -423,8 +466,8 @@ impl<'a> CaseBuilder<'a> {
     fn random_floats(&mut self, name: &str, element: Element, shape: Vec<usize>) -> BufferId {
         let value = |v: f32| if element == Element::Bf16 { bf16::from_f32(v).to_f32() } else { v };
         let n = shape.iter().product();
-        let values = match cfg!(miri) {
-            // Miri asks what is accessed, not what comes out; zeros cost it nothing.
+        let values = match cfg!(miri) || !self.is_filled {
+            // Miri asks what is accessed, not what comes out; zeros cost nothing.
             true => vec![0.0; n],
             false => (0..n).map(|_| value(self.normal())).collect(),
         };
@@ -445,6 +488,7 @@ impl<'a> CaseBuilder<'a> {
             weights: self.weights,
             contents: self.contents,
             tolerance,
+            number: self.number,
         }
     }
 }

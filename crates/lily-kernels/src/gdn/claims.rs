@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use lily_plan::{
-    BufferId, BufferKind, Buffers, Device, DeviceError, Element, Launch, Plan, PlanId, Step,
-    Weight, Weights, control, read_f32, write_f32, write_i32,
+    BufferId, BufferKind, Buffers, Device, DeviceError, Element, Launch, Plan, PlanId, Precision,
+    Step, Weight, Weights, control, read_f32, write_f32, write_i32,
 };
 
 use super::GdnArgs;
@@ -240,7 +240,7 @@ impl<'a> Layer<'a> {
         let dt_bias = vector(&mut buffers, "dt_bias", &[shape.v_heads], dt_bias);
         let norm = scaled(14, shape.v_dim, 1.0, 0.2);
         let norm = vector(&mut buffers, "norm", &[shape.v_dim], norm);
-        let act = session.act();
+        let Precision { act, chunk, .. } = session.precision;
         let mut add = |name: &str, element: Element, shape: &[usize]| {
             buffers.add(BufferKind::Scratch, name, element, shape)
         };
@@ -265,10 +265,10 @@ impl<'a> Layer<'a> {
             gv: add("gv", act, &values),
             beta: add("beta", Element::F32, &[tokens, v_heads]),
             log_decay: add("log_decay", Element::F32, &[tokens, v_heads]),
-            chunk_u: add("chunk_u", Element::F32, &values),
-            chunk_w: add("chunk_w", Element::F32, &[tokens, v_heads, k_dim]),
+            chunk_u: add("chunk_u", chunk, &values),
+            chunk_w: add("chunk_w", chunk, &[tokens, v_heads, k_dim]),
             chunk_g: add("chunk_g", Element::F32, &[tokens, v_heads]),
-            chunk_p: add("chunk_p", Element::F32, &[tokens, v_heads, CHUNK]),
+            chunk_p: add("chunk_p", chunk, &[tokens, v_heads, CHUNK]),
             core: add("core", Element::F32, &values),
         };
         let buffers = Arc::new(buffers);

@@ -36,10 +36,10 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
     const device bfloat4* gv [[buffer(4)]],
     const device float* beta [[buffer(5)]],
     const device float* log_decay [[buffer(6)]],
-    device float* chunk_u [[buffer(7)]],
-    device float* chunk_w [[buffer(8)]],
+    device ChunkFloat* chunk_u [[buffer(7)]],
+    device ChunkFloat* chunk_w [[buffer(8)]],
     device float* chunk_g [[buffer(9)]],
-    device float* chunk_p [[buffer(10)]],
+    device ChunkFloat* chunk_p [[buffer(10)]],
     uint2 tg [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
@@ -163,7 +163,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const uint j = n % CHUNK;
         if (i < tokens && j < tokens) {
             const float decay = precise::exp((g_high[i] - g_high[j]) + (g_low[i] - g_low[j]));
-            chunk_p[(ulong(start + i) * V_HEADS + head) * CHUNK + j] = j <= i ? decay * t[i * PITCH + j] : 0.0f;
+            const float product = j <= i ? decay * t[i * PITCH + j] : 0.0f;
+            chunk_p[(ulong(start + i) * V_HEADS + head) * CHUNK + j] = ChunkFloat(product);
         }
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
@@ -248,7 +249,8 @@ METAL_FUNC void invert_column(thread float* x, const threadgroup float* block, u
         const device bfloat4* from = is_v ? gv : gk;
         const ulong from_row = is_v ? ulong(start) * V_HEADS + head : ulong(start) * K_HEADS + key_head;
         const uint from_heads = is_v ? V_HEADS : K_HEADS;
-        device float* to = (is_v ? chunk_u : chunk_w) + (ulong(start) * V_HEADS + head) * width;
+        device ChunkFloat4* to = (device ChunkFloat4*)(is_v ? chunk_u : chunk_w)
+            + (ulong(start) * V_HEADS + head) * width / 4;
         FloatSums sums[4][4];  // tokens by 16, columns by 8
 #pragma unroll
         for (uint m = 0; m < 4; m++) {

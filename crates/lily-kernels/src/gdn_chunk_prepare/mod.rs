@@ -75,13 +75,13 @@ pub struct Buffers {
     pub beta: BufferId,
     /// f32 `[rows, v_heads]`.
     pub log_decay: BufferId,
-    /// U, f32 `[rows, v_heads, v_dim]`.
+    /// U, chunk `[rows, v_heads, v_dim]`.
     pub chunk_u: BufferId,
-    /// W, f32 `[rows, v_heads, k_dim]`.
+    /// W, chunk `[rows, v_heads, k_dim]`.
     pub chunk_w: BufferId,
     /// G, f32 `[rows, v_heads]`.
     pub chunk_g: BufferId,
-    /// P, f32 `[rows, v_heads, 64]`: a row for each token, a column for each token of its chunk.
+    /// P, chunk `[rows, v_heads, 64]`: a row for each token, a column for each token of its chunk.
     pub chunk_p: BufferId,
 }
 
@@ -114,8 +114,18 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     )
 }
 
+/// Bytes of shared memory of `hopper.cu`, which checks it.
+const SHARED_BYTES: u32 = 71_680;
+
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();
-    Unsupported::above("the width of DeltaNet keys", args.gdn.k_dim, 128)?;
-    args.gdn.constants(launch.entry("gdn_chunk_prepare"))
+    let entry = launch.entry("gdn_chunk_prepare");
+    let (entry, hopper) = args.gdn.chunk_constants(launch.target, entry)?;
+    Ok(match hopper {
+        true => entry
+            .constant("SHARED_MEMORY", SHARED_BYTES)
+            .from_text("hopper.cu", include_str!("hopper.cu"))
+            .shared(SHARED_BYTES),
+        false => entry,
+    })
 }

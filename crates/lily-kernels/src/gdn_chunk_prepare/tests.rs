@@ -37,10 +37,10 @@ fn case(shape: &ModelShape, tokens: usize, control: [i32; 6], decay: f32) -> Cas
         gv: c.act("gv", [m, shape.v_heads, shape.v_dim]),
         beta: strengths(&mut c, m),
         log_decay: decays(&mut c, m, decay),
-        chunk_u: c.f32("chunk_u", [m, shape.v_heads, shape.v_dim]),
-        chunk_w: c.f32("chunk_w", [m, shape.v_heads, shape.k_dim]),
+        chunk_u: c.chunk("chunk_u", [m, shape.v_heads, shape.v_dim]),
+        chunk_w: c.chunk("chunk_w", [m, shape.v_heads, shape.k_dim]),
         chunk_g: c.f32("chunk_g", [m, shape.v_heads]),
-        chunk_p: c.f32("chunk_p", [m, shape.v_heads, CHUNK]),
+        chunk_p: c.chunk("chunk_p", [m, shape.v_heads, CHUNK]),
     };
     let launch = launch(&c.context(), buffers);
     c.build(launch, Tolerance::PLAIN)

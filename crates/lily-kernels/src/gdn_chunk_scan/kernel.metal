@@ -18,8 +18,8 @@ constant constexpr uint K_LOADS = (8 * COLUMN_QUARTS + 31) / 32;
 
 // What a lane reads ahead of a chunk: 4 parts of U; the start of its half row of W and Q; values of G.
 struct Ahead {
-    float4 u[4];
-    float4 w[AHEAD];
+    ChunkFloat4 u[4];
+    ChunkFloat4 w[AHEAD];
     bfloat4 q[AHEAD];
     float g;        // of the lane's row
     float g_left;   // of token `tid`
@@ -29,8 +29,8 @@ struct Ahead {
 METAL_FUNC void read_ahead(
     thread Ahead& ahead,
     const device bfloat4* gq,
-    const device float* chunk_u,
-    const device float* chunk_w,
+    const device ChunkFloat4* chunk_u,
+    const device ChunkFloat4* chunk_w,
     const device float* chunk_g,
     uint start,
     uint rows,
@@ -48,9 +48,9 @@ METAL_FUNC void read_ahead(
         const uint token = min(start + tid / 32 * 16 + i * 4 + tid % 32 / 8, last);
         const uint value = first + tid % 8 * 4;
         const ulong at = (ulong(token) * V_HEADS + head) * V_DIM + value;
-        ahead.u[i] = value < V_DIM ? *(const device float4*)(chunk_u + at) : float4(0.0f);
+        ahead.u[i] = value < V_DIM ? chunk_u[at / 4] : ChunkFloat4(float4(0.0f));
     }
-    const device float4* w = (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + tid % 2;
+    const device ChunkFloat4* w = chunk_w + (ulong(row) * V_HEADS + head) * (K_DIM / 4) + tid % 2;
     const device bfloat4* q = gq + (ulong(row) * K_HEADS + head / HEADS_PER_KEY) * (K_DIM / 4) + tid % 2;
 #pragma unroll
     for (uint i = 0; i < AHEAD; i++) {
@@ -79,10 +79,10 @@ METAL_FUNC void read_keys(
     const device int* control [[buffer(1)]],
     const device bfloat4* gq [[buffer(2)]],
     const device bfloat4* gk [[buffer(3)]],
-    const device float* chunk_u [[buffer(4)]],
-    const device float* chunk_w [[buffer(5)]],
+    const device ChunkFloat4* chunk_u [[buffer(4)]],
+    const device ChunkFloat4* chunk_w [[buffer(5)]],
     const device float* chunk_g [[buffer(6)]],
-    const device float* chunk_p [[buffer(7)]],
+    const device ChunkFloat4* chunk_p [[buffer(7)]],
     const device float* qkv [[buffer(8)]],
     device float* state [[buffer(9)]],
     device float* core [[buffer(10)]],
@@ -141,17 +141,17 @@ METAL_FUNC void read_keys(
         if (tid < CHUNK) {
             left[tid] = tid < tokens ? precise::exp(ahead.g_end - ahead.g_left) : 0.0f;
         }
-        const device float* p = chunk_p + (ulong(row) * V_HEADS + head) * CHUNK + half_row * 4;
-        float4 next_p[AHEAD];
+        const device ChunkFloat4* p = chunk_p + (ulong(row) * V_HEADS + head) * (CHUNK / 4) + half_row;
+        ChunkFloat4 next_p[AHEAD];
 #pragma unroll
         for (uint i = 0; i < AHEAD; i++) {
-            next_p[i] = *(const device float4*)(p + i * 8);
+            next_p[i] = p[i * 2];
         }
 
         // 2. R = U - W Sᵀ and e^G Q Sᵀ for 16 tokens. U enters as the first sums.
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
-            r_quarts[(sg * 16 + i * 4 + lane / 8) * (R_PITCH / 4) + lane % 8] = ahead.u[i];
+            r_quarts[(sg * 16 + i * 4 + lane / 8) * (R_PITCH / 4) + lane % 8] = float4(ahead.u[i]);
         }
         simdgroup_barrier(mem_flags::mem_threadgroup);
         FloatSums sums_r[4];
@@ -161,13 +161,13 @@ METAL_FUNC void read_keys(
             load_rows(sums_r[n], r + sg * 16 * R_PITCH + n * 8, R_PITCH);
             clear(sums_o[n]);
         }
-        const device float4* w = (const device float4*)(chunk_w + (ulong(row) * V_HEADS + head) * K_DIM) + half_row;
+        const device ChunkFloat4* w = chunk_w + (ulong(row) * V_HEADS + head) * (K_DIM / 4) + half_row;
         const device bfloat4* q = gq + (ulong(row) * K_HEADS + key_head) * (K_DIM / 4) + half_row;
         for (uint base = 0; base < K_DIM; base += 8 * AHEAD) {
 #pragma unroll
             for (uint i = 0; i < AHEAD; i++) {
                 const uint at = base + i * 8;
-                strip_quarts[lane] = ahead.w[i] * -1.0f;
+                strip_quarts[lane] = float4(ahead.w[i]) * -1.0f;
                 strip_quarts[32 + lane] = float4(ahead.q[i]) * decay;
                 simdgroup_barrier(mem_flags::mem_threadgroup);
                 const uint later = at + 8 * AHEAD;
@@ -203,7 +203,7 @@ METAL_FUNC void read_keys(
                 const uint at = base + i * 8;
                 if (at < columns) {
                     const uint column = at + half_row * 4;
-                    float4 part = next_p[i];
+                    float4 part = float4(next_p[i]);
                     part.x = column < tokens ? part.x : 0.0f;
                     part.y = column + 1 < tokens ? part.y : 0.0f;
                     part.z = column + 2 < tokens ? part.z : 0.0f;
@@ -212,7 +212,7 @@ METAL_FUNC void read_keys(
                     simdgroup_barrier(mem_flags::mem_threadgroup);
                     const uint later = at + 8 * AHEAD;
                     if (later < columns) {
-                        next_p[i] = *(const device float4*)(p + later);
+                        next_p[i] = p[later / 4];
                     }
                     FloatLeft left_p;
                     load_rows(left_p, strip, 8);
@@ -226,7 +226,7 @@ METAL_FUNC void read_keys(
                 }
             }
         }
-        device float* chunk_core = core + (ulong(start) * V_HEADS + head) * V_DIM;
+        device float4* chunk_core = (device float4*)(core + (ulong(start) * V_HEADS + head) * V_DIM);
         store_sums(sums_o, chunk_core, V_HEADS * V_DIM, sg * 16, tokens, first, V_DIM, strip_quarts, lane);
 
         // 4. S <- e^(G of the last token) S + Rᵀ (left K), the simdgroup's columns; the next chunk's first reads.

@@ -72,13 +72,13 @@ pub struct Buffers {
     pub gq: BufferId,
     /// Keys, act `[rows, k_heads, k_dim]`.
     pub gk: BufferId,
-    /// U, f32 `[rows, v_heads, v_dim]`.
+    /// U, chunk `[rows, v_heads, v_dim]`.
     pub chunk_u: BufferId,
-    /// W, f32 `[rows, v_heads, k_dim]`.
+    /// W, chunk `[rows, v_heads, k_dim]`.
     pub chunk_w: BufferId,
     /// G, f32 `[rows, v_heads]`.
     pub chunk_g: BufferId,
-    /// P, f32 `[rows, v_heads, 64]`.
+    /// P, chunk `[rows, v_heads, 64]`.
     pub chunk_p: BufferId,
     /// Inputs of the convolution, f32 `[rows, conv_channels]`.
     pub qkv: BufferId,
@@ -124,9 +124,20 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     )
 }
 
+/// Bytes of shared memory of `hopper.cu`, which checks it.
+const SHARED_BYTES: u32 = 225_984;
+
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();
-    Unsupported::above("the width of DeltaNet keys", args.gdn.k_dim, 128)?;
-    let entry = launch.entry("gdn_chunk_scan").constant("AHEAD", policy::ahead(launch.target));
-    args.gdn.constants(entry)
+    let entry = launch.entry("gdn_chunk_scan");
+    let (entry, hopper) = args.gdn.chunk_constants(launch.target, entry)?;
+    if !hopper {
+        return Ok(entry.constant("AHEAD", policy::ahead(launch.target)));
+    }
+    let grid = launch.grid;
+    Ok(entry
+        .constant("SHARED_MEMORY", SHARED_BYTES)
+        .from_text("hopper.cu", include_str!("hopper.cu"))
+        .over(grid, 256)
+        .shared(SHARED_BYTES))
 }

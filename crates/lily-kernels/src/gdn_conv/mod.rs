@@ -117,8 +117,18 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     )
 }
 
+/// Query, key and value heads, and tokens, of a block of `hopper.cu`; in the text too.
+const HOPPER_TILE: [u32; 2] = [4, 16];
+
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let args: Args = launch.args();
+    let gdn = &args.gdn;
+    if gdn.is_hopper(launch.target) && gdn.conv_width == 4 {
+        let heads = 2 * gdn.k_heads + gdn.v_heads;
+        let grid = [heads.div_ceil(HOPPER_TILE[0]), args.step.rows.div_ceil(HOPPER_TILE[1]), 1];
+        let entry = launch.entry("gdn_conv").from_text("hopper.cu", include_str!("hopper.cu"));
+        return Ok(gdn.constants(entry)?.over(grid, 32 * HOPPER_TILE[0]));
+    }
     // A thread for each channel of a query and its key, or of two values.
     let threads = (2 * args.gdn.k_dim.max(args.gdn.v_dim)).next_multiple_of(32);
     let entry = launch.entry("gdn_conv").constant("THREADS", threads);

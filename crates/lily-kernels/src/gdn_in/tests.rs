@@ -4,7 +4,8 @@ use lily_plan::{RowFormat, Step};
 
 use super::{Buffers, launch};
 use crate::conformance::{
-    Case, CaseBuilder, Tolerance, decode_steps, few, prefill_steps, product_steps, small_shapes,
+    Case, CaseBuilder, Tolerance, decode_steps, few, long_product_step, prefill_steps,
+    product_steps, small_shapes,
 };
 
 /// All cases of this kernel.
@@ -12,8 +13,9 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let steps = decode_steps().into_iter().chain(prefill_steps());
     let steps = steps.flat_map(|step| small_shapes().into_iter().map(move |shape| (shape, step)));
-    for (shape, step) in steps.chain(product_steps()) {
-        for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]) {
+    let long = long_product_step().map(|long| (long, 1));
+    for ((shape, step), formats) in steps.chain(product_steps()).map(|s| (s, 3)).chain(long) {
+        for format in few([RowFormat::Q4, RowFormat::Q8, RowFormat::Bf16]).take(formats) {
             let mut c = CaseBuilder::new(&shape, step);
             let (m, hidden) = (c.rows(), shape.hidden);
             let control = c.control();

@@ -11,7 +11,7 @@ pub(super) fn chunk_entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> 
     let product = Product { weight: bind::WEIGHT, k, outputs, experts: 1 };
     if a.residual.ss_columns == TILE_COLUMNS {
         let hopper = include_str!("hopper.cu");
-        let entry = product.chunk_by_warpgroups(launch, "gdn_out_chunk", hopper, a.step.rows)?;
+        let entry = product.residual_by_warpgroups(launch, "gdn_out_chunk", hopper, a.step.rows)?;
         if let Some(entry) = entry {
             return Ok(entry);
         }

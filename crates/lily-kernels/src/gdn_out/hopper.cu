@@ -1,5 +1,5 @@
-// gdn_out for a chunk of tokens on compute capability 9.0; formula and buffers as in chunk.metal. A block owns
-// TILE_TOKENS tokens and TILE_OUTPUTS columns.
+// gdn_out for a chunk of tokens on compute capability 9.0; formula and buffers as in chunk.metal. Blocks take TILE_TOKENS
+// tokens and TILE_OUTPUTS columns in turn; see hopper_products.h.
 #include "hopper_residual.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) gdn_out_chunk(

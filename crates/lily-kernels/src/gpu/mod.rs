@@ -15,6 +15,7 @@ pub mod matrix;
 pub mod prelude;
 mod self_test;
 mod source;
+pub mod stored;
 mod structs;
 pub(crate) mod tiles;
 pub mod translate;

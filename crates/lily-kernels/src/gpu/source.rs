@@ -20,10 +20,12 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("residual.h", include_str!("../../prelude/residual.h")),
     ("attention.h", include_str!("../../prelude/attention.h")),
     ("matrix.h", include_str!("../../tile/matrix.h")),
+    ("packed_keys.h", include_str!("../../tile/packed_keys.h")),
     ("packed_heads.h", include_str!("../../prelude/packed_heads.h")),
     ("rotary.h", include_str!("../../prelude/rotary.h")),
     ("routing.h", include_str!("../../prelude/routing.h")),
     ("dequantise.h", include_str!("../../format/dequantise.h")),
+    ("fragments.h", include_str!("../../tile/fragments.h")),
     ("gemm.h", include_str!("../../tile/gemm.h")),
     ("grouped.h", include_str!("../../tile/grouped.h")),
     ("hopper.h", include_str!("../../tile/hopper.h")),
@@ -41,7 +43,7 @@ pub const HEADERS: &[(&str, &str)] = &[
 ];
 
 /// What a text is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Language {
     /// Metal, for every GPU.
     Metal,
@@ -56,7 +58,7 @@ impl Language {
 }
 
 /// Source with everything in it but the system headers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Source {
     /// The text.
     pub text: String,

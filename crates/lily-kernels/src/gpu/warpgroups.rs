@@ -60,20 +60,31 @@ impl Form {
         entry.over([blocks, 1, 1], self.warpgroups * 128)
     }
 
-    /// For the rows of a chunk: the highest tiles that give every multiprocessor work.
-    fn dense(rows: u32, outputs: u32) -> Self {
-        let wide = Self { warpgroups: 4, tokens: 128, stages: 4, blocks: 1 };
-        let middle = Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 };
-        let low = Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 };
-        let enough = |form: &Self| form.items(rows, outputs) >= MULTIPROCESSORS;
-        [wide, middle].into_iter().find(enough).unwrap_or(low)
+    /// For projections of a chunk's rows. The highest tile takes the fewest bytes for its arithmetic; of short
+    /// chunks there are too few of them.
+    fn projection(rows: u32) -> Self {
+        match rows {
+            0..=64 => Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 },
+            65..=128 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+            129..=512 => Self { warpgroups: 3, tokens: 128, stages: 4, blocks: 1 },
+            _ => Self { warpgroups: 4, tokens: 128, stages: 4, blocks: 1 },
+        }
+    }
+
+    /// For projections to the residual stream: a sixth of the other ones' matrix rows, so lower tiles, of which every
+    /// multiprocessor gets one.
+    fn residual(rows: u32) -> Self {
+        match rows {
+            0..=256 => Self { warpgroups: 2, tokens: 32, stages: 6, blocks: 2 },
+            _ => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+        }
     }
 
     /// For experts with this many rows on average: nearly all of them have one tile where it is at most 64.
     fn grouped(average: u32) -> Self {
         match average {
             0..20 => Self { warpgroups: 2, tokens: 32, stages: 5, blocks: 2 },
-            20..48 => Self { warpgroups: 2, tokens: 64, stages: 4, blocks: 2 },
+            20..48 => Self { warpgroups: 2, tokens: 64, stages: 3, blocks: 2 },
             _ => Self { warpgroups: 2, tokens: 96, stages: 3, blocks: 2 },
         }
     }
@@ -88,10 +99,32 @@ impl Product {
         text: &'static str,
         rows: u32,
     ) -> Result<Option<Entry>, Unsupported> {
-        if !self.suits_warpgroups(launch) {
+        self.dense_by_warpgroups(launch, function, text, rows, Form::projection(rows))
+    }
+
+    /// The same for a text that adds its results to the residual stream.
+    pub(crate) fn residual_by_warpgroups(
+        &self,
+        launch: &GpuLaunch<'_>,
+        function: &'static str,
+        text: &'static str,
+        rows: u32,
+    ) -> Result<Option<Entry>, Unsupported> {
+        self.dense_by_warpgroups(launch, function, text, rows, Form::residual(rows))
+    }
+
+    fn dense_by_warpgroups(
+        &self,
+        launch: &GpuLaunch<'_>,
+        function: &'static str,
+        text: &'static str,
+        rows: u32,
+        form: Form,
+    ) -> Result<Option<Entry>, Unsupported> {
+        // The texts count the bytes of the rows in 32 bits.
+        if !self.suits_warpgroups(launch) || u64::from(rows) * u64::from(self.k) > 1 << 30 {
             return Ok(None);
         }
-        let form = Form::dense(rows, self.outputs);
         let entry = self.by_warpgroups(launch, function, text, form)?;
         Ok(Some(form.over(entry, form.items(rows, self.outputs))))
     }
@@ -129,8 +162,8 @@ impl Product {
         Ok(form.constants(entry.constant("MATRIX_ROWS", self.experts * self.outputs)))
     }
 
-    /// Warpgroup products need compute capability 9.0; the texts unpack 4-bit codes alone, copy their scales for 256 columns
-    /// at a time, and own whole blocks of 64 matrix rows or pairs of them.
+    /// Warpgroup products need compute capability 9.0; the texts unpack 4-bit codes alone, copy their scales for 256
+    /// columns at a time, and own whole blocks of 64 matrix rows.
     fn suits_warpgroups(&self, launch: &GpuLaunch<'_>) -> bool {
         let common = Products::SimdgroupMatrix;
         let target = Target { family: Family::Nvidia { capability: 90 }, products: common };
@@ -138,5 +171,32 @@ impl Product {
             && launch.format(self.weight) == Ok(MatrixFormat::Q4)
             && self.k.is_multiple_of(PAIR_COLUMNS)
             && self.outputs.is_multiple_of(WARPGROUP_ROWS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of shared memory of a multiprocessor, and what a block takes beside its own.
+    const SHARED: u32 = 228 << 10;
+    const RESERVED: u32 = 1 << 10;
+    /// What texts declare: numbers for rows and warps; the list of tiles; squares by warp and row.
+    const NUMBERS: u32 = 2 << 10;
+    const LIST: u32 = TILES * 8;
+
+    #[test]
+    fn every_form_fits_as_many_blocks_as_it_names() {
+        let rows = [1, 64, 65, 128, 129, 512, 513, 8192];
+        let dense = rows.iter().flat_map(|&r| [Form::projection(r), Form::residual(r)]);
+        let grouped = [0, 19, 20, 47, 48, 500].map(|average| (Form::grouped(average), LIST));
+        for (form, list) in
+            dense.map(|form| (form, form.tokens * form.warpgroups * 16)).chain(grouped)
+        {
+            assert!([32, 64, 96, 128].contains(&form.tokens), "{form:?}");
+            assert!(form.stages >= 3 && form.warpgroups * 128 * form.blocks <= 512, "{form:?}");
+            let block = form.shared() + NUMBERS + list + RESERVED;
+            assert!(form.blocks * block <= SHARED, "{form:?}");
+        }
     }
 }

@@ -4,47 +4,33 @@
 //   row_token, row_slot  int [sorted rows]
 //   work                 int [args.entries, 4]: expert, first sorted row, rows, number in the expert
 //
-// One threadgroup. Each of its SHARES simdgroups owns a contiguous share of the tokens and counts for itself how often
-// each expert is chosen in it: a token's slots lie in different lanes and never meet in a counter. A scan over (expert,
-// share) turns counts into places, and the same walk over the tokens fills these. The shared expert is one more expert,
-// chosen by every token in its last slot. Nothing is placed by arrival.
+// A threadgroup places the pairs of 64 rows. It counts all pairs for itself, those of the rows before its own and the
+// others, so that no threadgroup waits for another; a scan over the experts turns counts into places. Which of its own
+// rows chose an expert is a mask of 64 bits, since a row chooses it once: a row's place is the number of bits below its
+// own. The shared expert is one more expert, chosen by every row in its last slot. Counters and masks are integers:
+// nothing depends on the order of arrival. The work list is shared out by experts.
 #include "lily.h"
 
 constant constexpr uint SLOTS = TOP_K + 1;
 constant constexpr uint GROUPS = EXPERTS + 1;
-constant constexpr uint THREADS = SHARES * 32;
+constant constexpr uint THREADS = 1024;
+constant constexpr uint OWN_ROWS = 64;
 constant constexpr uint GROUPS_PER_LANE = (GROUPS + 31) / 32;
-constant constexpr uint AHEAD = 4;  // rows whose ids are fetched together
+constant constexpr uint AHEAD = 4;  // pairs of a thread that are fetched together
+constant constexpr uint NO_EXPERT = GROUPS;
 
-// Rows of one simdgroup.
-struct Share {
-    uint first;
-    uint end;
-};
-
-METAL_FUNC Share share_of(uint rows, uint simdgroup) {
-    const uint size = (rows + SHARES - 1) / SHARES;
-    Share share;
-    share.first = min(simdgroup * size, rows);
-    share.end = min(share.first + size, rows);
-    return share;
+// Expert of a pair; NO_EXPERT if its row does not live.
+METAL_FUNC uint expert_of(
+    const device int* control, constant StepArgs& step, const device int* ids, uint rows, uint row, uint slot)
+{
+    if (row >= rows || (step.prefill == 0 && !row_lives(control, step, row))) {
+        return NO_EXPERT;
+    }
+    return slot < TOP_K ? uint(ids[row * SLOTS + slot]) : uint(EXPERTS);
 }
 
-// Experts of rows `row` to `row + AHEAD` in the lane's slot; EXPERTS + 1 where there is none.
-METAL_FUNC void fetch_experts(
-    thread uint (&experts)[AHEAD], const device int* control, constant StepArgs& step, const device int* ids, uint row,
-    uint end, uint lane)
-{
-#pragma unroll
-    for (uint i = 0; i < AHEAD; i++) {
-        const bool lives = row + i < end && (step.prefill != 0 || row_lives(control, step, row + i));
-        experts[i] = GROUPS;
-        if (lives && lane < TOP_K) {
-            experts[i] = uint(ids[(row + i) * SLOTS + lane]);
-        } else if (lives && lane == TOP_K) {
-            experts[i] = EXPERTS;
-        }
-    }
+METAL_FUNC void add(threadgroup atomic_uint* counter) {
+    atomic_fetch_add_explicit(counter, 1u, memory_order_relaxed);
 }
 
 [[kernel, max_total_threads_per_threadgroup(1024)]] void group_experts(
@@ -54,43 +40,53 @@ METAL_FUNC void fetch_experts(
     device int* row_token [[buffer(3)]],
     device int* row_slot [[buffer(4)]],
     device int4* work [[buffer(5)]],
+    uint tile [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simdgroup [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]])
 {
-    threadgroup ushort counts[SHARES * GROUPS];  // [share][expert], then rows of the expert in earlier shares
+    threadgroup atomic_uint before[GROUPS];      // pairs of the rows before the own ones
+    threadgroup atomic_uint others[GROUPS];
+    threadgroup atomic_uint masks[2 * GROUPS];   // own rows, the lower 32 and the upper 32
     threadgroup uint first_row[GROUPS + 1];
     threadgroup uint first_entry[GROUPS + 1];
 
-    for (uint i = thread_index; i < SHARES * GROUPS; i += THREADS) {
-        counts[i] = 0;
+    const uint rows = args.step.prefill != 0 ? chunk_rows(control, args.step) : args.step.rows;
+    const uint first = tile * OWN_ROWS;
+    if (first >= rows) {
+        return;
+    }
+    for (uint i = thread_index; i < GROUPS; i += THREADS) {
+        atomic_store_explicit(before + i, 0u, memory_order_relaxed);
+        atomic_store_explicit(others + i, 0u, memory_order_relaxed);
+        atomic_store_explicit(masks + i, 0u, memory_order_relaxed);
+        atomic_store_explicit(masks + GROUPS + i, 0u, memory_order_relaxed);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    const uint rows = args.step.prefill != 0 ? chunk_rows(control, args.step) : args.step.rows;
-    const Share share = share_of(rows, simdgroup);
-    threadgroup ushort* own = counts + simdgroup * GROUPS;
-    uint experts[AHEAD];
-    for (uint row = share.first; row < share.end; row += AHEAD) {
-        fetch_experts(experts, control, args.step, ids, row, share.end, lane);
+    for (uint start = thread_index; start < rows * SLOTS; start += AHEAD * THREADS) {
+        uint experts[AHEAD];
 #pragma unroll
         for (uint i = 0; i < AHEAD; i++) {
+            const uint pair = start + i * THREADS;
+            experts[i] = expert_of(control, args.step, ids, rows, pair / SLOTS, pair % SLOTS);
+        }
+#pragma unroll
+        for (uint i = 0; i < AHEAD; i++) {
+            const uint row = (start + i * THREADS) / SLOTS;
             if (experts[i] < GROUPS) {
-                own[experts[i]] = ushort(own[experts[i]] + 1);
+                if (row < first) {
+                    add(before + experts[i]);
+                } else {
+                    add(others + experts[i]);
+                    if (row < first + OWN_ROWS) {
+                        const uint own = row - first;
+                        threadgroup atomic_uint* mask = masks + own / 32 * GROUPS + experts[i];
+                        atomic_fetch_or_explicit(mask, 1u << own % 32, memory_order_relaxed);
+                    }
+                }
             }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
         }
-    }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-
-    for (uint expert = thread_index; expert < GROUPS; expert += THREADS) {
-        uint sum = 0;
-        for (uint i = 0; i < SHARES; i++) {
-            const uint count = counts[i * GROUPS + expert];
-            counts[i * GROUPS + expert] = ushort(sum);
-            sum += count;
-        }
-        first_row[expert] = sum;
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -101,7 +97,11 @@ METAL_FUNC void fetch_experts(
 #pragma unroll
         for (uint i = 0; i < GROUPS_PER_LANE; i++) {
             const uint expert = lane * GROUPS_PER_LANE + i;
-            sums[i] = expert < GROUPS ? first_row[expert] : 0;
+            sums[i] = 0;
+            if (expert < GROUPS) {
+                sums[i] = atomic_load_explicit(before + expert, memory_order_relaxed)
+                    + atomic_load_explicit(others + expert, memory_order_relaxed);
+            }
             all += sums[i];
             tiles += (sums[i] + TILE_ROWS - 1) / TILE_ROWS;
         }
@@ -127,21 +127,21 @@ METAL_FUNC void fetch_experts(
         return;
     }
 
-    for (uint row = share.first; row < share.end; row += AHEAD) {
-        fetch_experts(experts, control, args.step, ids, row, share.end, lane);
-#pragma unroll
-        for (uint i = 0; i < AHEAD; i++) {
-            if (experts[i] < GROUPS) {
-                const uint before = own[experts[i]];
-                own[experts[i]] = ushort(before + 1);
-                const uint at = first_row[experts[i]] + before;
-                row_token[at] = int(row + i);
-                row_slot[at] = int(lane);
-            }
-            simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint pair = thread_index; pair < OWN_ROWS * SLOTS; pair += THREADS) {
+        const uint own = pair / SLOTS;
+        const uint expert = expert_of(control, args.step, ids, rows, first + own, pair % SLOTS);
+        if (expert < GROUPS) {
+            const uint lower = atomic_load_explicit(masks + expert, memory_order_relaxed);
+            const uint upper = atomic_load_explicit(masks + GROUPS + expert, memory_order_relaxed);
+            const uint below = (1u << own % 32) - 1;
+            const uint earlier = own < 32 ? popcount(lower & below) : popcount(lower) + popcount(upper & below);
+            const uint at = first_row[expert] + atomic_load_explicit(before + expert, memory_order_relaxed) + earlier;
+            row_token[at] = int(first + own);
+            row_slot[at] = int(pair % SLOTS);
         }
     }
-    for (uint expert = simdgroup; expert < GROUPS; expert += SHARES) {
+    const uint tiles = (rows + OWN_ROWS - 1) / OWN_ROWS;
+    for (uint expert = tile * (THREADS / 32) + simdgroup; expert < GROUPS; expert += tiles * (THREADS / 32)) {
         const uint entry = first_entry[expert];
         const uint end = first_row[expert + 1];
         for (uint i = lane; i < first_entry[expert + 1] - entry; i += 32) {
@@ -149,7 +149,7 @@ METAL_FUNC void fetch_experts(
             work[entry + i] = int4(int(expert), int(row), int(min(end - row, uint(TILE_ROWS))), int(i));
         }
     }
-    for (uint i = first_entry[GROUPS] + thread_index; i < args.entries; i += THREADS) {
+    for (uint i = first_entry[GROUPS] + tile * THREADS + thread_index; i < args.entries; i += tiles * THREADS) {
         work[i] = int4(0);
     }
 }

@@ -3,9 +3,8 @@
 //! [`GROUPED_TILE_ROWS`] sorted rows of one expert.
 //!
 //! The shared expert's rows, the tokens in order, follow the routed ones. The whole work list is
-//! written: entries behind the last tile are zero, and rows = 0 ends the list. One threadgroup: each
-//! simdgroup counts its contiguous share of the pairs, a scan over (expert, simdgroup) gives the
-//! places, a second pass fills them; never by arrival.
+//! written: entries behind the last tile are zero, and rows = 0 ends the list. A threadgroup places the
+//! pairs of 64 tokens: it counts all pairs, a scan over the experts gives the places; never by arrival.
 
 #[allow(unsafe_code)]
 mod cpu;
@@ -79,21 +78,18 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         Binding::write("row_slot", buffers.row_slot, sorted_rows(cx)),
         Binding::write("work", buffers.work, access::whole()),
     ];
+    let grid = [cx.step.rows().div_ceil(OWN_ROWS) as u32, 1, 1];
     let flops = 10 * cx.shape.slots() as u64;
-    Launch::new(KERNEL.name, cx.layer, args, bindings, [1, 1, 1], 1024, move |live| {
+    Launch::new(KERNEL.name, cx.layer, args, bindings, grid, 1024, move |live| {
         flops * live.rows().len() as u64
     })
 }
 
-/// Bytes of threadgroup memory that the counters may take.
-const COUNTER_BYTES: u32 = 20 << 10;
+/// Tokens whose pairs a threadgroup places; in the text too.
+const OWN_ROWS: usize = 64;
 
 fn entry(launch: &GpuLaunch<'_>) -> Result<Entry, Unsupported> {
     let a: Args = launch.args();
-    // Counters of a share have 16 bits.
-    Unsupported::above("the number of tokens", a.step.rows, u32::from(u16::MAX))?;
-    let shares = (COUNTER_BYTES / (2 * (a.routing.experts + 1))).min(launch.threads / 32);
-    let entry = launch.entry("group_experts").over([1, 1, 1], 32 * shares);
-    let entry = entry.constant("SHARES", shares).constant("TILE_ROWS", GROUPED_TILE_ROWS as u64);
+    let entry = launch.entry("group_experts").constant("TILE_ROWS", GROUPED_TILE_ROWS as u64);
     a.routing.constants(entry)
 }

@@ -1,5 +1,7 @@
 //! Conformance cases, and what the sort promises.
 
+use lily_plan::Step;
+
 use super::{Buffers, launch};
 use crate::conformance::{Case, CaseBuilder, Tolerance, few, small_shapes};
 use crate::routing::session_work_entries;
@@ -10,7 +12,9 @@ use crate::routing::testing::{PATTERNS, control, ids, steps};
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in small_shapes() {
-        for step in steps() {
+        // More tokens than two threadgroups place.
+        let long = few([Step::Prefill { tokens: 140, sequence: 1 }]).filter(|_| !cfg!(miri));
+        for step in steps().into_iter().chain(long) {
             for pattern in few(PATTERNS) {
                 let mut c = CaseBuilder::new(&shape, step);
                 c.label(&format!("{pattern:?}"));

@@ -8,10 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
+use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
-    BufferId, Buffers, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile,
-    MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range, check_weights,
+    BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range,
+    check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
@@ -20,7 +22,7 @@ use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record};
 use crate::fetch;
 use crate::machine::{Host, NAME, Wanted};
-use crate::upload::{self, WeightFiles};
+use crate::upload;
 
 /// How the device runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,6 +222,10 @@ impl<H: Host> Device for MetalDevice<H> {
 
     fn precision(&self) -> Precision {
         Precision::BF16
+    }
+
+    fn compile_times(&self) -> Option<CompileTimes> {
+        self.host.compile_times()
     }
 
     fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lily_kernels::gpu::Source;
+use lily_plan::CompileTimes;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSArray, NSString, NSURL};
@@ -22,19 +23,6 @@ use sha2::{Digest, Sha256};
 
 use super::{Gpu, Pipeline, System, message};
 use crate::machine::{HostError, Wanted};
-
-/// Time spent on compiling, summed over threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CompileTimes {
-    /// From source to Metal's intermediate code.
-    pub front: Duration,
-    /// From there to machine code, or reading it from an archive.
-    pub back: Duration,
-    /// Functions compiled.
-    pub functions: usize,
-    /// Of them, those whose machine code was in an archive.
-    pub archived: usize,
-}
 
 /// Compiles functions.
 pub(super) struct Compiler {
@@ -87,10 +75,10 @@ impl Compiler {
         let mut pipelines = Vec::with_capacity(done.len());
         for (_, compiled) in done {
             let compiled = compiled?;
-            self.times.front += compiled.front;
-            self.times.back += compiled.back;
+            self.times.front += compiled.front.as_secs_f64();
+            self.times.back += compiled.back.as_secs_f64();
             self.times.functions += 1;
-            self.times.archived += usize::from(compiled.archived);
+            self.times.kept += usize::from(compiled.archived);
             pipelines.push(compiled.pipeline);
         }
         Ok(pipelines)

@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lily_kernels::gpu::Target;
+use lily_plan::CompileTimes;
 use objc2::rc::Retained;
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::{NSError, NSObjectProtocol as _};
 use objc2_metal::{MTLComputePipelineState, MTLDevice};
 
-pub use compiler::CompileTimes;
 pub use system::System;
 
 use crate::arena::Place;
@@ -117,14 +117,13 @@ impl AppleHost {
         let family = self.system.generation.unwrap_or(GpuFamily::Apple7);
         ChipGpu::of_device(&self.system.name, family, None)
     }
-
-    /// Time spent on compiling so far.
-    pub fn compile_times(&self) -> CompileTimes {
-        self.compiler.times()
-    }
 }
 
 impl Host for AppleHost {
+    fn compile_times(&self) -> Option<CompileTimes> {
+        Some(self.compiler.times())
+    }
+
     fn description(&self) -> String {
         self.system.to_string()
     }

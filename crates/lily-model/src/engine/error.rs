@@ -137,6 +137,13 @@ pub enum EngineError {
     },
 }
 
+impl EngineError {
+    /// Whether no engine of this program can use the device any more.
+    pub fn is_device_lost(&self) -> bool {
+        matches!(self, Self::Device(DeviceError::Lost { .. }))
+    }
+}
+
 fn advice(largest: &usize) -> String {
     match largest {
         0 => "no context fits: free memory or use a smaller chunk".into(),

@@ -16,7 +16,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 
 use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{
-    Device, Fusions, Launch, MemoryBudget, PlanId, Weight, Weights, control, read_f32,
+    Device, Fusions, Launch, MemoryBudget, PlanId, Precision, Weight, Weights, control, read_f32,
 };
 
 pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
@@ -24,6 +24,7 @@ pub use error::EngineError;
 pub use generate::{Chosen, Finish, Generation, Progress};
 pub use logprobs::TokenLogprobs;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
+pub use plans::every_plan;
 pub use profile::{KernelCost, Measured};
 pub use run::Run;
 pub use sequence::SequenceId;
@@ -107,7 +108,7 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
         let mut options = options;
-        let mut session = session_shape(&shape, &options, device.as_ref())?;
+        let mut session = session_shape(&shape, &options, device.precision())?;
         let budget = match options.memory {
             None => device.memory_budget(&weights)?,
             given => given,
@@ -117,7 +118,7 @@ impl Engine {
                 return Err(error);
             }
             options.batch -= 1;
-            session = session_shape(&shape, &options, device.as_ref())?;
+            session = session_shape(&shape, &options, device.precision())?;
         }
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
@@ -403,7 +404,7 @@ impl Engine {
 fn session_shape(
     shape: &ModelShape,
     options: &EngineOptions,
-    device: &dyn Device,
+    precision: Precision,
 ) -> Result<SessionShape, EngineError> {
     let range = |name, found: usize, from: usize, to: usize| {
         if (from..=to).contains(&found) {
@@ -425,7 +426,7 @@ fn session_shape(
         splits: crate::plan::splits(options.context),
         ring: OUTPUT_RING,
         logit_rows: if options.all_logits { eval_rows(shape, tokens) } else { options.batch },
-        precision: device.precision(),
+        precision,
     })
 }
 

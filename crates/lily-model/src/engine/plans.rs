@@ -1,17 +1,113 @@
-//! Compiled plans of an engine, built when they are first needed.
+//! Compiled plans of an engine, built when they are first needed; and all that it may need.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lily_plan::{Fusions, Plan, PlanId};
+use lily_kernels::{ModelShape, SessionShape};
+use lily_plan::{Fusions, Plan, PlanError, PlanId, Precision};
 
-use super::{Engine, EngineError, SequenceId};
-use crate::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd};
+use super::{Engine, EngineError, EngineOptions, SequenceId, session_shape};
+use crate::plan::{Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, declare};
+
+/// Tokens of the smallest plan for a prefill chunk.
+const SMALLEST_CHUNK: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PlanKey {
     Decode { bucket: LengthBucket, choice: Choice, batch: usize },
     Prefill { tokens: usize, sequence: usize, end: PrefillEnd },
+}
+
+impl PlanKey {
+    /// The key of a decode step.
+    fn decode(
+        session: &SessionShape,
+        fusions: Fusions,
+        sequence: usize,
+        position: usize,
+        choice: Choice,
+    ) -> Self {
+        let bucket = LengthBucket::new(position + 1, fusions);
+        let batch = (sequence + 1).next_power_of_two().min(session.batch);
+        Self::Decode { bucket, choice, batch }
+    }
+
+    fn build(self, builder: &PlanBuilder<'_>) -> Result<Plan, PlanError> {
+        match self {
+            Self::Decode { bucket, choice, batch } => builder.decode_rows(bucket, choice, batch),
+            Self::Prefill { tokens, sequence, end } => builder.prefill(tokens, sequence, end),
+        }
+    }
+
+    /// Every key of an engine, but for the sequence of a chunk, which only changes where it reads.
+    fn all(session: &SessionShape, fusions: Fusions) -> Vec<Self> {
+        let mut keys = Vec::new();
+        let batches = (0..).map(|power| (1 << power).min(session.batch));
+        let batches = take_until(batches, session.batch);
+        let mut buckets: Vec<LengthBucket> = Vec::new();
+        for length in
+            take_until((0..).map(|power| (1 << power).min(session.capacity)), session.capacity)
+        {
+            let bucket = LengthBucket::new(length, fusions);
+            if !buckets.contains(&bucket) {
+                buckets.push(bucket);
+            }
+        }
+        for batch in batches {
+            for &bucket in &buckets {
+                for choice in [Choice::Device, Choice::Draw, Choice::Host] {
+                    keys.push(Self::Decode { bucket, choice, batch });
+                }
+            }
+        }
+        let ends = [PrefillEnd::More, PrefillEnd::Sample, PrefillEnd::Draw, PrefillEnd::Logits];
+        let sizes = (0..).map(|power| chunk_bucket(1 << power, session.tokens));
+        for tokens in take_until(sizes, session.tokens) {
+            keys.extend(ends.map(|end| Self::Prefill { tokens, sequence: 0, end }));
+        }
+        keys
+    }
+}
+
+/// Growing numbers up to the one that is `last`, each once.
+fn take_until(numbers: impl Iterator<Item = usize>, last: usize) -> Vec<usize> {
+    let mut taken = Vec::new();
+    for number in numbers {
+        if taken.last() != Some(&number) {
+            taken.push(number);
+        }
+        if number == last {
+            break;
+        }
+    }
+    taken
+}
+
+/// Tokens of the plan that serves a chunk of `count`.
+fn chunk_bucket(count: usize, largest: usize) -> usize {
+    count.next_power_of_two().max(SMALLEST_CHUNK).min(largest)
+}
+
+/// Calls `with` with each kind of plan that an engine with these options runs for prompts and answers: for
+/// whoever prepares what they need, such as compiled kernels. `matrices` are the bytes of the weights.
+///
+/// # Errors
+/// An option is outside of its range.
+pub fn every_plan(
+    shape: &ModelShape,
+    options: &EngineOptions,
+    precision: Precision,
+    fusions: Fusions,
+    matrices: &MatrixBytes,
+    with: &mut dyn FnMut(&Plan),
+) -> Result<(), EngineError> {
+    let session = session_shape(shape, options, precision)?;
+    let buffers = declare(shape, &session, matrices);
+    let builder = PlanBuilder::new(shape, &session, &buffers, fusions);
+    for key in PlanKey::all(&session, fusions) {
+        with(&key.build(&builder)?);
+    }
+    Ok(())
 }
 
 #[derive(Default)]
@@ -37,9 +133,7 @@ impl Engine {
         position: usize,
         choice: Choice,
     ) -> Result<PlanId, EngineError> {
-        let bucket = LengthBucket::new(position + 1, self.fusions());
-        let batch = (sequence.0 + 1).next_power_of_two().min(self.session.batch);
-        self.plan(PlanKey::Decode { bucket, choice, batch })
+        self.plan(PlanKey::decode(&self.session, self.fusions(), sequence.0, position, choice))
     }
 
     /// The prefill plan for `count` tokens: of the smallest bucket that holds them.
@@ -53,7 +147,7 @@ impl Engine {
             PrefillEnd::AllLogits => self.session.tokens.min(self.session.logit_rows),
             _ => self.session.tokens,
         };
-        let tokens = count.next_power_of_two().max(8).min(largest);
+        let tokens = chunk_bucket(count, largest);
         self.plan(PlanKey::Prefill { tokens, sequence: sequence.0, end })
     }
 
@@ -66,15 +160,51 @@ impl Engine {
             return Ok(*id);
         }
         let builder = PlanBuilder::new(&self.shape, &self.session, &self.buffers, self.fusions());
-        let plan = Arc::new(match key {
-            PlanKey::Decode { bucket, choice, batch } => {
-                builder.decode_rows(bucket, choice, batch)?
-            }
-            PlanKey::Prefill { tokens, sequence, end } => builder.prefill(tokens, sequence, end)?,
-        });
+        let plan = Arc::new(key.build(&builder)?);
         let id = self.device.compile(&plan)?;
         self.plans.ids.insert(key, id);
         self.plans.recorded.insert(id, plan);
         Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_and_every_chunk_of_an_engine_has_a_key_in_the_list() {
+        for (batch, tokens, capacity) in
+            [(1, 8, 40), (3, 100, 1500), (5, 512, 9000), (4, 48, 40_000)]
+        {
+            let session = SessionShape {
+                batch,
+                tokens,
+                capacity,
+                run_ahead: 1,
+                splits: crate::plan::splits(capacity),
+                ring: 8,
+                logit_rows: batch,
+                precision: Precision::BF16,
+            };
+            for short in [false, true] {
+                let fusions = Fusions { short, ..Fusions::default() };
+                let all = PlanKey::all(&session, fusions);
+                for sequence in 0..batch {
+                    for position in 0..capacity {
+                        let choice = Choice::Draw;
+                        let key = PlanKey::decode(&session, fusions, sequence, position, choice);
+                        assert!(all.contains(&key), "{key:?}");
+                    }
+                }
+                for count in 1..=tokens {
+                    let tokens = chunk_bucket(count, tokens);
+                    let key = PlanKey::Prefill { tokens, sequence: 0, end: PrefillEnd::Draw };
+                    assert!(all.contains(&key), "{key:?}");
+                }
+                let distinct: std::collections::HashSet<_> = all.iter().collect();
+                assert_eq!(distinct.len(), all.len());
+            }
+        }
     }
 }

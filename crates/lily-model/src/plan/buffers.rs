@@ -271,10 +271,10 @@ fn declare_scratch(shape: &ModelShape, session: &SessionShape, table: &mut Buffe
         beta: add("beta", f32, &[rows, shape.v_heads]),
         log_decay: add("log_decay", f32, &[rows, shape.v_heads]),
         core: add("core", f32, &[rows, shape.v_heads, shape.v_dim]),
-        chunk_u: add("chunk_u", f32, &[rows, shape.v_heads, shape.v_dim]),
-        chunk_w: add("chunk_w", f32, &[rows, shape.v_heads, shape.k_dim]),
+        chunk_u: add("chunk_u", session.precision.chunk, &[rows, shape.v_heads, shape.v_dim]),
+        chunk_w: add("chunk_w", session.precision.chunk, &[rows, shape.v_heads, shape.k_dim]),
         chunk_g: add("chunk_g", f32, &[rows, shape.v_heads]),
-        chunk_p: add("chunk_p", f32, &[rows, shape.v_heads, CHUNK]),
+        chunk_p: add("chunk_p", session.precision.chunk, &[rows, shape.v_heads, CHUNK]),
         // Attention.
         aq: add("aq", f32, &[rows, shape.q_heads, shape.head_dim]),
         gate: add("gate", act, &[rows, shape.q_heads, shape.head_dim]),

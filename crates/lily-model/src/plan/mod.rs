@@ -53,9 +53,8 @@ impl PrefillEnd {
 /// of lengths.
 pub fn splits(length: usize) -> usize {
     match length {
-        0..=1024 => 8,
-        1025..=8192 => 32,
-        8193..=32768 => 64,
+        0..=1024 => 32,
+        1025..=32768 => 64,
         _ => 128,
     }
 }

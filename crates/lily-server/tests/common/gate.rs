@@ -14,6 +14,8 @@ pub const NOT_A_NUMBER: u8 = 3;
 pub const ERROR_ONCE: u8 = 4;
 /// One step panics, then all is well.
 pub const PANIC_ONCE: u8 = 5;
+/// The device is lost for good.
+pub const LOST: u8 = 6;
 /// Bytes of a row of the tiny model's logits.
 const LOGITS_BYTES: usize = 512 * 4;
 
@@ -98,6 +100,10 @@ impl Device for Gated {
         self.switch.pass();
         match self.switch.take() {
             ERROR | ERROR_ONCE => Err(DeviceError::Usage("a broken wire".into())),
+            LOST => {
+                let (device, reason) = ("cuda".into(), "a kernel has faulted".into());
+                Err(DeviceError::Lost { device, reason })
+            }
             PANIC | PANIC_ONCE => panic!("a fault that nobody foresaw"),
             _ => self.inner.submit(plan),
         }

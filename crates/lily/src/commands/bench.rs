@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::args::BenchArgs;
 use crate::device;
-use crate::model::Source;
+use crate::model::{Source, loading_bar, watch};
 use crate::output::{note, print};
 use measure::{Row, choice, measure};
 use profile::profile;
@@ -69,8 +69,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         Err(preset) => {
             let shape = preset_shape(preset)?;
             let weights = synth::random_weights(&shape, 0);
-            let engine = Engine::new(opened.device, shape, weights, options)?;
-            (engine, format!("{preset}, random weights"))
+            let bar = loading_bar()?;
+            opened.device.watch_weights(watch(&bar));
+            let engine = Engine::new(opened.device, shape, weights, options);
+            bar.finish_and_clear();
+            (engine?, format!("{preset}, random weights"))
         }
         Ok(held) => {
             let name = held.source.name.clone();

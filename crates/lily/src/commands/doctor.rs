@@ -7,9 +7,9 @@ mod probe;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use lily_kernels::conformance::{Bar, cases_in, measure, smallest_of_each_kind};
+use lily_kernels::conformance::{Bar, cases_in, chosen_cases, measure, smallest_of_each_kind};
 use lily_kernels::table::{self, KERNELS, Kernel};
-use lily_plan::Device;
+use lily_plan::{CompileTimes, Device};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -26,6 +26,8 @@ struct Report {
     /// Measured on GPUs, once their kernels are right.
     launches: Option<Launches>,
     kernels: Vec<Row>,
+    /// Where kernels are compiled at run time.
+    compile_times: Option<CompileTimes>,
     /// The built-in model, once the kernels are right.
     model: Option<WholeModel>,
     /// Kernels that are not ok.
@@ -66,12 +68,28 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     // Wrong kernels say nothing about time. On the processor nothing waits for a launch.
     let has_launches = failed == 0 && matches!(name, "cuda" | "metal");
     let launches = has_launches.then(|| probe::measure(device.as_mut())).transpose()?;
+    let compile_times = device.compile_times();
     let model = (failed == 0).then(|| WholeModel::examine(device, bar)).transpose()?;
     let ok = model.as_ref().is_some_and(WholeModel::is_ok);
     if args.json {
-        print_json(&Report { device: name, machine, launches, kernels, model, failed })?;
+        print_json(&Report {
+            device: name,
+            machine,
+            launches,
+            kernels,
+            compile_times,
+            model,
+            failed,
+        })?;
     } else if let Some(model) = &model {
         print(model)?;
+        if let Some(CompileTimes { front, back, functions, kept }) = compile_times {
+            print(format_args!(
+                "\n{:21} {functions} functions, {kept} of them kept: {front:.1} s to intermediate code, {back:.1} s to \
+                 machine code, over all threads\n",
+                "compiling"
+            ))?;
+        }
         if let Some(launches) = &launches {
             print(format_args!("\n{launches}"))?;
         }
@@ -88,8 +106,12 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
 
 /// Runs the cases of a kernel: all, or the smallest of each kind.
 fn examine(device: &mut dyn Device, kernel: &Kernel, bar: Bar, full: bool) -> Row {
-    let all = cases_in(bar.precision(), || table::cases_of(|other| other.name == kernel.name));
-    let cases = if full { all } else { smallest_of_each_kind(all) };
+    let precision = match bar {
+        Bar::Bf16 => device.precision(),
+        Bar::Exact | Bar::Int8 => bar.precision(),
+    };
+    let all = || cases_in(precision, || table::cases_of(|other| other.name == kernel.name));
+    let cases = if full { all() } else { chosen_cases(all, smallest_of_each_kind) };
     let mut row = Row {
         name: kernel.name,
         ok: false,

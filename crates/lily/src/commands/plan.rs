@@ -42,7 +42,8 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         logit_rows: batch,
         precision: match args.device {
             PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
-            PlanDevice::Metal | PlanDevice::Cuda => Precision::BF16,
+            PlanDevice::Metal => Precision::BF16,
+            PlanDevice::Cuda => Precision::BF16_CHUNKS,
         },
     };
     let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
@@ -117,7 +118,7 @@ fn fusions(args: &PlanArgs) -> Fusions {
 }
 
 /// A `config.json`, the name of a preset, a model folder, or a model on the hub.
-fn read_config(model: &Path) -> Result<Config> {
+pub fn read_config(model: &Path) -> Result<Config> {
     if model.is_file() {
         return Ok(Config::read_file(model)?);
     }

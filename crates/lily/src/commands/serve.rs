@@ -193,7 +193,9 @@ async fn serve(
         stop_ids: loaded.stop_ids,
     })?;
     note(format_args!("listening on http://{address}"));
-    serving.await.context("the server failed")
+    serving.await.context("the server failed")?;
+    // Whoever watches this program starts it again.
+    handle.lost().map_or(Ok(()), |reason| bail!(reason))
 }
 
 /// Binds to the address. Other machines are let in only with a key, or on purpose.

@@ -5,6 +5,7 @@
 mod doctor;
 mod failures;
 mod files;
+mod kernels;
 mod output;
 mod results;
 mod support;

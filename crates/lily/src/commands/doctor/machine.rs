@@ -56,6 +56,8 @@ pub enum Machine {
         driver: String,
         /// Version of the compiler.
         nvrtc: String,
+        /// Bytes read from memory in a second, measured.
+        read_bandwidth: Option<f64>,
     },
     /// The GPU of a Mac.
     #[cfg(target_os = "macos")]
@@ -117,7 +119,8 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
             Ok(Patient { name: "cpu", device: Box::new(device), bar: Bar::Int8, machine })
         }
         DeviceChoice::Cuda => {
-            let device = device::cuda()?;
+            let mut device = device::cuda()?;
+            let read_bandwidth = device.read_bandwidth()?;
             let info = device.info();
             let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
             let machine = Machine::Cuda {
@@ -127,6 +130,7 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 memory_limit: device.memory_limit()?,
                 driver: version((info.driver_version / 1000, info.driver_version % 1000 / 10)),
                 nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
+                read_bandwidth,
             };
             Ok(Patient { name: "cuda", device: Box::new(device), bar: Bar::Bf16, machine })
         }
@@ -175,13 +179,25 @@ impl fmt::Display for Machine {
                 line("memory limit", &limit)?;
                 line("read bandwidth", &format!("{:.1} GB/s", read_bandwidth / 1e9))
             }
-            Self::Cuda { name, compute_capability, memory, memory_limit, driver, nvrtc } => {
+            Self::Cuda {
+                name,
+                compute_capability,
+                memory,
+                memory_limit,
+                driver,
+                nvrtc,
+                read_bandwidth,
+            } => {
                 line("GPU", name)?;
                 line("compute capability", compute_capability)?;
                 line("memory", &gb(*memory))?;
                 line("memory limit", &gb(*memory_limit))?;
                 line("driver", driver)?;
-                line("NVRTC", nvrtc)
+                line("NVRTC", nvrtc)?;
+                match read_bandwidth {
+                    Some(rate) => line("read bandwidth", &format!("{:.1} GB/s", rate / 1e9)),
+                    None => Ok(()),
+                }
             }
             #[cfg(target_os = "macos")]
             Self::Metal(metal) => {

@@ -1,0 +1,146 @@
+//! `lily kernels`: compiled kernels for machines without NVRTC.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use lily_cuda::archive::Archive;
+use lily_cuda::bandwidth;
+use lily_cuda::compiler::Compiler;
+use lily_kernels::gpu::{Source, Target};
+use lily_model::Config;
+use lily_model::engine::{EngineOptions, every_plan};
+use lily_model::plan::{config_matrix_bytes, config_matrix_formats, model_shape};
+use serde_json::json;
+
+use crate::args::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
+use crate::commands::plan::read_config;
+use crate::device;
+use crate::output::{print, print_json};
+
+/// Sequences side by side: what `lily serve` takes.
+const SESSIONS: usize = 4;
+
+/// Runs the command.
+pub fn run(args: &KernelsArgs) -> Result<ExitCode> {
+    match &args.command {
+        KernelsCommand::Export(args) => export(args)?,
+        KernelsCommand::Import(args) => import(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(args: &ExportArgs) -> Result<()> {
+    let config = read_config(&args.model)?;
+    let options = EngineOptions {
+        context: args.context.unwrap_or(config.max_position_embeddings),
+        batch: SESSIONS,
+        chunk: args.chunk,
+        ..EngineOptions::default()
+    };
+    let sources = sources(&config, &options, args.arch.target())?;
+    // `lily bench` holds its figures against it.
+    let read = bandwidth::source();
+    let own = sources.iter().map(|(kernel, source)| (*kernel, source));
+    let wanted: Vec<(&str, &Source)> = own.chain([(bandwidth::KERNEL, &read)]).collect();
+    let compiler = Compiler::new(device::nvrtc(), Compiler::default_cache());
+    let bar = ProgressBar::new(wanted.len() as u64)
+        .with_style(ProgressStyle::with_template("compiling [{bar:30}] {pos} of {len}")?);
+    let archive = Archive::compile(&compiler, &wanted, &args.arch, &|| bar.inc(1));
+    bar.finish_and_clear();
+    let archive = archive?;
+    archive.write(&args.file)?;
+    let (kernels, architecture) = (archive.kernels().len(), archive.architecture().name());
+    let bytes: usize = archive.kernels().iter().map(|(_, image)| image.len()).sum();
+    if args.json {
+        return print_json(&json!({
+            "file": args.file, "architecture": architecture, "kernels": kernels, "bytes": bytes,
+        }));
+    }
+    print(format_args!(
+        "{} holds {kernels} compiled kernels for {architecture}, {bytes} bytes\n",
+        args.file.display()
+    ))
+}
+
+/// Every function that an engine with these options runs on `target`, by kernel.
+fn sources(
+    config: &Config,
+    options: &EngineOptions,
+    target: Target,
+) -> Result<BTreeSet<(&'static str, Source)>> {
+    let formats = config_matrix_formats(config);
+    let mut sources = BTreeSet::new();
+    let mut unsupported = Ok(());
+    every_plan(
+        &model_shape(config),
+        options,
+        lily_cuda::PRECISION,
+        lily_cuda::FUSIONS,
+        &config_matrix_bytes(config),
+        &mut |plan| {
+            for (index, launch) in plan.launches().iter().enumerate() {
+                let name = |b: &lily_plan::Binding| &plan.buffers().get(b.buffer).name;
+                let formats: Vec<_> =
+                    launch.bindings.iter().map(|b| formats.get(name(b)).copied()).collect();
+                match target.entry(launch, index, &formats) {
+                    Ok((face, entry)) => {
+                        let source = Source::assemble(launch.kernel, &face, &entry);
+                        sources.insert((launch.kernel, source));
+                    }
+                    Err(error) if unsupported.is_ok() => unsupported = Err(error),
+                    Err(_) => {}
+                }
+            }
+        },
+    )?;
+    unsupported?;
+    Ok(sources)
+}
+
+fn import(args: &ImportArgs) -> Result<()> {
+    let archive = Archive::read(&args.file)?;
+    let cache = Compiler::default_cache().context(
+        "found no folder for compiled kernels; name one with XDG_CACHE_HOME, or set HOME",
+    )?;
+    let new = archive.install(&cache)?;
+    let (kernels, architecture) = (archive.kernels().len(), archive.architecture().name());
+    if args.json {
+        return print_json(&json!({
+            "file": args.file, "architecture": architecture, "kernels": kernels, "new": new,
+            "cache": cache,
+        }));
+    }
+    print(format_args!(
+        "{kernels} compiled kernels for {architecture} lie in {}, {new} of them new\n",
+        cache.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lily_cuda::compiler::Architecture;
+    use lily_model::synth;
+
+    use super::*;
+
+    #[test]
+    fn more_sequences_and_longer_contexts_need_no_other_functions() {
+        let preset = synth::preset("tiny").expect("a preset");
+        let config = synth::plan(&preset, 0).expect("a plan").config().to_string();
+        let config = Config::from_json(&config, Path::new("tiny")).expect("a model");
+        let with = |batch, context, chunk| {
+            let options = EngineOptions { batch, context, chunk, ..EngineOptions::default() };
+            let target = Architecture::of(9, 0).target();
+            sources(&config, &options, target).expect("every launch has a function")
+        };
+        let all = with(SESSIONS, 65_536, 2048);
+        for (batch, context, chunk) in [(1, 256, 512), (16, 4096, 2048), (3, 70_000, 1000)] {
+            let needed = with(batch, context, chunk);
+            assert!(needed.len() > 20 && needed.is_subset(&all), "{batch}, {context}, {chunk}");
+        }
+    }
+}
