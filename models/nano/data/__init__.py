@@ -1,0 +1,1 @@
+"""Seeded generators of everything that lily-nano learns."""
