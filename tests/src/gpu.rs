@@ -154,13 +154,14 @@ pub fn a_fault_is_reported(name: &str, device: Box<dyn Device>, by_name: bool) {
     println!("{name}: {error}");
     let what = if by_name { "kernel `attn_" } else { "a decode step of " };
     assert!(error.contains(what) && error.contains("start lily again"), "{error}");
-    for _ in 0..2 {
-        let again = engine.advance(&mut other).map(drop).and_then(|()| engine.probe());
-        let error = again.expect_err("the device is lost");
+    // Tokens that had been read before the fault may still come.
+    let late = (0..8).find_map(|_| engine.advance(&mut other).err());
+    engine.close(a);
+    engine.close(b);
+    for error in [late, engine.probe().err()] {
+        let error = error.expect("the device is lost").to_string();
         println!("{name}, afterwards: {error}");
-        assert!(error.to_string().contains(" is lost: "), "{error}");
-        engine.close(b);
-        engine.close(a);
+        assert!(error.contains(" is lost: "), "{error}");
     }
 }
 

@@ -15,11 +15,12 @@ use lily_tests::{argmax, relative_rms};
 const PROMPT: usize = 100_000;
 /// Tokens behind it.
 const CONTINUED: usize = 48;
-/// Two ids tie if their logits, whose deviation is 1, lie at most this far apart: another chunk size sums in another
-/// order, and may choose either.
-const TIE: f32 = 0.15;
-/// Largest relative rms of the logits of one position between two chunk sizes.
-const DIFFERENCE: f64 = 0.1;
+/// Two ids tie if their logits, whose deviation is 1, lie at most this far apart, as for recorded logits: another chunk
+/// size sums in another order, and may choose either.
+const TIE: f32 = 0.5;
+/// Largest relative rms of the logits of one position between two chunk sizes. Each is that far from exact arithmetic:
+/// random weights amplify rounding from layer to layer.
+const DIFFERENCE: f64 = 0.25;
 
 /// An engine with chunks of this size, or why there is none.
 fn engine(chunk: usize) -> Option<Engine> {
@@ -83,22 +84,18 @@ fn r29_chunk_sizes_give_the_same_continuation_but_for_ties_and_two_runs_the_same
     for chunk in [1792, 2048] {
         let Some(mut other) = engine(chunk) else { return };
         let (got, _) = logits(&mut other, Some(&tokens));
-        let (mut worst, mut ties) = (0f64, 0);
-        for (step, (got, want)) in got.iter().zip(&want).enumerate() {
-            worst = worst.max(relative_rms(got, want));
-            let (chosen, wanted) = (argmax(got), argmax(want));
-            let gap = want[wanted] - want[chosen];
-            ties += usize::from(chosen != wanted);
-            assert!(
-                gap <= TIE,
-                "chunks of {chunk}, token {step}: {chosen} instead of {wanted}, {gap} below it"
-            );
-        }
+        let errors: Vec<f64> = got.iter().zip(&want).map(|(g, w)| relative_rms(g, w)).collect();
+        let gaps = got.iter().zip(&want).map(|(g, w)| w[argmax(w)] - w[argmax(g)]);
+        let gaps: Vec<f32> = gaps.filter(|&gap| gap > 0.0).collect();
         println!(
-            "chunks of {chunk}: relative rms at most {worst:.2e}, {ties} ties of {}",
+            "chunks of {chunk}: relative rms {:.2e} behind the prompt, {:.2e} behind the last token; other choices {gaps:.3?} \
+             below the first, of {}",
+            errors[0],
+            errors[CONTINUED],
             got.len()
         );
-        assert!(worst <= DIFFERENCE, "chunks of {chunk}: relative rms {worst:.2e}");
+        assert!(errors.iter().all(|&error| error <= DIFFERENCE), "chunks of {chunk}: {errors:.3?}");
+        assert!(gaps.iter().all(|&gap| gap <= TIE), "chunks of {chunk}: {gaps:.3?}");
         if chunk == 2048 {
             let (again, _) = logits(&mut other, Some(&tokens));
             let bits = |rows: &[Vec<f32>]| -> Vec<u32> {

@@ -303,7 +303,8 @@ METAL_FUNC void multiply_item(
             pairs[row].x = pairs[row].z;
             pairs[row].y = pairs[row].w;
         }
-        // Free: what the next step needs of its scales and biases is in registers.
+        // Free: what the next step needs of its scales and biases is in registers, in all lanes.
+        __syncwarp();
         if (thread_index % 32 == 0) {
             barrier_arrive(ring.free(place.stage));
         }
