@@ -4,10 +4,8 @@
 // A threadgroup of 4 simdgroups owns a chunk of 64 tokens of one value head: tg = (chunk, head). The
 // products with keys come first, a simdgroup owns 16 tokens of them. Then T = (I + A)⁻¹ grows in the
 // place of -A: blocks of 16 on the diagonal by substitution, the others as T_IJ = T_II Σ_K (-A_IK) T_KJ.
-// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time. What comes next
-// from device memory is asked for before the products of what is there. Tokens that a short chunk does not
-// have repeat its last one with beta = 0.
-// K_DIM a multiple of 32 up to 128, V_DIM of 16.
+// Last, U = T diag(beta) V and W = T diag(beta e^G) K, a simdgroup owns 32 columns at a time. Tokens that a
+// short chunk lacks repeat its last one with beta = 0. K_DIM a multiple of 32 up to 128, V_DIM of 16.
 #include "gdn_chunk.h"
 
 constant constexpr uint PITCH = CHUNK + 8;    // of T
