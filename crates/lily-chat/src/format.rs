@@ -35,8 +35,9 @@ const LONGEST: usize = 256 << 10;
 const LONGEST_GRAMMAR: usize = 16 << 10;
 /// Work for the lexer of a format: about a tenth of a second.
 const FUEL: u64 = 400_000;
-/// Largest `multipleOf`: a number is divided digit by digit, and each remainder is a state.
-const LARGEST_STEP: f64 = 10_000.0;
+/// Largest product of the different `multipleOf` of a schema: a number is divided digit by digit, each remainder is a
+/// state, and where several hold, each combination of remainders.
+const LARGEST_STEPS: f64 = 10_000.0;
 /// Tools that are looked at for the one at fault.
 const SUSPECTS: usize = 64;
 /// Deepest nesting of brackets in a grammar or an expression.
@@ -273,21 +274,36 @@ fn reason(text: &str) -> String {
     if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
         return "it is too complex".into();
     }
+    // An assertion of the library that it has caught itself.
+    if text.contains("panic") {
+        return "it has a form that cannot be kept".into();
+    }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Refuses a schema with steps that make too many states.
 fn check_steps(schema: &Value) -> Result<(), String> {
+    let mut steps = Vec::new();
+    collect_steps(schema, &mut steps);
+    steps.sort_by(f64::total_cmp);
+    steps.dedup();
+    let product: f64 = steps.iter().map(|step| step.max(1.0)).product();
+    if product > LARGEST_STEPS {
+        return Err(format!(
+            "the product of all different `multipleOf` is {product:.0}, but at most {LARGEST_STEPS} is supported"
+        ));
+    }
+    Ok(())
+}
+
+fn collect_steps(schema: &Value, steps: &mut Vec<f64>) {
     match schema {
         Value::Object(members) => {
-            let step = members.get("multipleOf").and_then(Value::as_f64);
-            if step.is_some_and(|step| step > LARGEST_STEP) {
-                return Err(format!("`multipleOf` is supported up to {LARGEST_STEP}"));
-            }
-            members.values().try_for_each(check_steps)
+            steps.extend(members.get("multipleOf").and_then(Value::as_f64));
+            members.values().for_each(|member| collect_steps(member, steps));
         }
-        Value::Array(items) => items.iter().try_for_each(check_steps),
-        _ => Ok(()),
+        Value::Array(items) => items.iter().for_each(|item| collect_steps(item, steps)),
+        _ => {}
     }
 }
 

@@ -272,6 +272,11 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         Format::Grammar("start: <|no_such_token|>".into()),
         Format::Regex("a".repeat(LONGEST_GRAMMAR + 1)),
         Format::JsonSchema(json!({ "type": "integer", "multipleOf": 999_983 })),
+        // Each alone is small; together they are as many states as their product.
+        Format::JsonSchema(
+            json!({ "allOf": [{ "type": "integer", "multipleOf": 9973 }, { "multipleOf": 9967 }] }),
+        ),
+        Format::Grammar("start: a::0x0\na::_ : \"x\" %if is_ones([0:4]) | a::incr(_)".into()),
         Format::Grammar(format!("start: {}", "(".repeat(100_000))),
         Format::Grammar(format!("A: {}/a/\nstart: A", "~".repeat(100_000))),
         Format::Regex("(".repeat(100_000)),
