@@ -125,17 +125,19 @@ impl Writer<'_> {
     fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
         const CLOSE: &str = "\"\\n</parameter>\\n\"";
         let _ = match rule {
-            ValueRule::Text(pattern) => {
+            ValueRule::Text(patterns) => {
                 if !std::mem::replace(&mut self.has_text, true) {
                     let _ = writeln!(rules, "TEXT: {}", up_to_close());
                 }
-                match pattern {
-                    None => writeln!(rules, "{name}: TEXT \"\\n\""),
-                    Some(pattern) => {
-                        let terminal = format!("T{}", name.to_ascii_uppercase());
-                        let _ = writeln!(rules, "{terminal}: /{pattern}\\n<\\/parameter>/ & TEXT");
-                        writeln!(rules, "{name}: {terminal} \"\\n\"")
+                if patterns.is_empty() {
+                    writeln!(rules, "{name}: TEXT \"\\n\"")
+                } else {
+                    let terminal = format!("T{}", name.to_ascii_uppercase());
+                    let _ = write!(rules, "{terminal}: ");
+                    for pattern in patterns {
+                        let _ = write!(rules, "/{pattern}\\n<\\/parameter>/ & ");
                     }
+                    writeln!(rules, "TEXT\n{name}: {terminal} \"\\n\"")
                 }
             }
             ValueRule::Listed(values) => {

@@ -34,8 +34,8 @@ pub(crate) struct Parameter {
 /// What a value may be.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ValueRule {
-    /// Text, printed as it is; of a pattern.
-    Text(Option<String>),
+    /// Text, printed as it is, that matches all of these patterns.
+    Text(Vec<String>),
     /// One of these, as they are printed.
     Listed(Vec<String>),
     /// JSON of a schema.
@@ -55,7 +55,7 @@ impl Parameters {
                 _ if schema.is_null() => Self::Named(Vec::new()),
                 Some(Value::Bool(false)) => Self::Named(Vec::new()),
                 Some(other @ Value::Object(_)) => Self::Free(reader.rule(other, other)),
-                _ => Self::Free(ValueRule::Text(None)),
+                _ => Self::Free(ValueRule::Text(Vec::new())),
             };
         }
         let mut seen = HashSet::new();
@@ -126,7 +126,7 @@ impl<'a> Reader<'a> {
         // Text may be anything, so only a list of values says more.
         match self.listed(schema, &mut Vec::new()) {
             Some(listed) => ValueRule::Listed(listed),
-            None => ValueRule::Text(None),
+            None => ValueRule::Text(Vec::new()),
         }
     }
 
@@ -137,15 +137,12 @@ impl<'a> Reader<'a> {
         let schema = self.resolved(schema);
         let length = |word: &str| schema.get(word).and_then(Value::as_u64);
         let (least, most) = (length("minLength"), length("maxLength"));
-        let pattern = schema.get("pattern").and_then(Value::as_str);
-        ValueRule::Text(match (pattern.and_then(pattern::whole), least, most) {
-            (Some(pattern), ..) => Some(pattern),
-            (None, None | Some(0), None) => None,
-            (None, least, most) => {
-                let most = most.map_or(String::new(), |most| most.to_string());
-                Some(format!("(?s:.{{{},{most}}})", least.unwrap_or(0)))
-            }
-        })
+        let pattern = schema.get("pattern").and_then(Value::as_str).and_then(pattern::whole);
+        let lengths = (least.unwrap_or(0) > 0 || most.is_some()).then(|| {
+            let most = most.map_or(String::new(), |most| most.to_string());
+            format!("(?s:.{{{},{most}}})", least.unwrap_or(0))
+        });
+        ValueRule::Text(pattern.into_iter().chain(lengths).collect())
     }
 
     /// All values, if the schema lists them: as they are printed.

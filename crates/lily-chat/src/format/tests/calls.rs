@@ -13,7 +13,7 @@ fn weather() -> ToolSpec {
                 "unit": { "enum": ["C", "F"] },
                 "flag": { "type": "boolean" },
                 "points": { "type": "array", "maxItems": 2, "items": { "$ref": "#/$defs/point" } },
-                "code": { "type": "string", "pattern": "^[a-z]{2}[0-9]$" },
+                "code": { "type": "string", "pattern": "^[a-z]{2}[0-9]+$", "maxLength": 3 },
                 "note": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
                 "level": { "anyOf": [{ "const": "low" }, { "type": "null" }] },
             },
