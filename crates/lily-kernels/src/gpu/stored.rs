@@ -4,6 +4,9 @@
 //! part from its file instead of touching the mapping: reads in large pieces are as fast as the disk, page faults
 //! are not.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod example;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -149,47 +152,10 @@ pub fn excerpt(
 mod tests {
     use std::io::Write as _;
 
-    use lily_plan::{GROUP, RowFormat};
-
     use crate::gpu::MatrixFormat;
 
+    use super::example::{matrix_in, noise};
     use super::*;
-
-    /// A matrix of 3 experts: 6 interleaved rows of two tensors for the first two, another tensor's for the last; with
-    /// the bytes that its tensors are slices of.
-    fn matrix_in(bytes: &Bytes) -> WeightMatrix {
-        let (k, format) = (2 * GROUP, RowFormat::Q4);
-        let (codes, scales) = (format.code_bytes(k), format.scale_bytes(k));
-        let mut at = 0;
-        let mut take = |n: usize| {
-            at += n;
-            bytes.slice(at - n..at)
-        };
-        let mut segment = |experts: Range<usize>, first_row, row_step, rows, source_row| {
-            let expert_stride = rows + 1;
-            let stored = source_row + experts.len() * expert_stride;
-            RowSegment {
-                tensor: "t".into(),
-                format,
-                experts,
-                first_row,
-                row_step,
-                rows,
-                source_row,
-                expert_stride,
-                codes: take(stored * codes),
-                scales: take(stored * scales),
-                biases: take(stored * scales),
-            }
-        };
-        let segments =
-            vec![segment(0..2, 0, 2, 3, 1), segment(0..2, 1, 2, 3, 0), segment(2..3, 0, 1, 6, 2)];
-        WeightMatrix::new(3, 6, k, segments).expect("a whole matrix")
-    }
-
-    fn noise() -> Bytes {
-        (0..16_384u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3f).collect()
-    }
 
     /// The matrix as packed by parts.
     fn packed(matrix: &WeightMatrix, format: MatrixFormat, files: &WeightFiles) -> Vec<u8> {
