@@ -194,7 +194,7 @@ pub fn complete_ids(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{builtin_model, complete};
+    use crate::{complete, random_model};
     use lily_cpu::{CpuDevice, CpuOptions};
     use lily_model::Checkpoint;
     use lily_model::engine::EngineOptions;
@@ -207,7 +207,7 @@ mod tests {
     /// Runs a completion in which `token` is chosen again and again; stops it at the event that
     /// `leave` names, and gives the number of tokens and the text.
     fn cut(token: u32, stop: &[&str], leave: impl Fn(Event<'_>) -> bool) -> (usize, String) {
-        let folder = builtin_model().unwrap();
+        let folder = random_model().unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let device = CpuDevice::new(CpuOptions { threads: 1, ..CpuOptions::default() });
         let options = EngineOptions { context: 256, chunk: 64, ..EngineOptions::default() };

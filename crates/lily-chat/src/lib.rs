@@ -8,7 +8,6 @@
 
 #![forbid(unsafe_code)]
 
-mod builtin;
 mod completion;
 mod conversation;
 mod dialogue;
@@ -16,12 +15,12 @@ mod error;
 mod format;
 mod input;
 mod parser;
+mod random;
 mod script;
 mod stepwise;
 mod thought;
 mod writer;
 
-pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
     CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings, complete_ids,
 };
@@ -31,5 +30,6 @@ pub use error::ChatError;
 pub use format::{Bound, CallRule, Format, FormatError, Formats, Rules};
 pub use input::Input;
 pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
+pub use random::{RandomModelError, TokenizerFiles, random_model, vocab_size, write_tokenizer};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-const NOTICE: &str = "tiny random built-in model";
+const NOTICE: &str = "lily-nano answers";
 
 fn lily(args: &[&str]) -> Output {
     with_input(args, "")
@@ -182,7 +182,8 @@ fn an_answer_stands_behind_its_thought() {
 #[test]
 fn the_same_seed_gives_the_same_text_and_another_seed_another() {
     let text = |seed: &str| {
-        ok(&["run", "--raw", "A", "--temperature", "1", "--seed", seed, "--max-tokens", "24"])
+        let args = ["run", "-m", model(), "--raw", "A", "--temperature", "1", "--seed", seed];
+        ok(&[&args[..], &["--max-tokens", "24"]].concat())
     };
     let one = text("1");
     assert_eq!(one, text("1"));
@@ -214,7 +215,8 @@ fn a_dash_reads_the_prompt_from_standard_input() {
 #[test]
 fn a_system_prompt_lengthens_the_prompt_and_a_chat_template_frames_it() {
     let tokens = |args: &[&str]| {
-        let object = json(&[&["run", "--json", "--max-tokens", "1"], args].concat());
+        let args = [&["run", "-m", model(), "--json", "--max-tokens", "1"], args].concat();
+        let object = json(&args);
         object["usage"]["prompt_tokens"].as_u64().unwrap()
     };
     let (raw, plain) = (tokens(&["--raw", "Hello"]), tokens(&["Hello"]));
@@ -285,7 +287,7 @@ fn kept_thoughts_let_a_chat_read_only_what_is_new() {
 
 #[test]
 fn a_chat_reads_lines_that_belong_together_as_one_message() {
-    let args = ["chat", "--json", "--max-tokens", "1", "--no-think"];
+    let args = ["chat", "-m", model(), "--json", "--max-tokens", "1", "--no-think"];
     let prompt = |input: &str| {
         let object: Value = serde_json::from_str(&out(&with_input(&args, input))).unwrap();
         object["usage"]["prompt_tokens"].as_u64().unwrap()
@@ -388,44 +390,6 @@ fn every_command_has_an_example_in_its_help() {
     for name in names {
         let help = ok(&[name, "--help"]);
         assert!(help.contains(&format!("  lily {name}")), "{name}: {help}");
-    }
-}
-
-/// The folder is there for some milliseconds. The signal comes as soon as it is seen, from a shell that
-/// waits for nothing else.
-#[cfg(unix)]
-#[test]
-fn a_signal_while_the_built_in_model_is_made_leaves_no_folder() {
-    let bench = ["bench", "--lengths", "8", "--decode", "1"];
-    for args in [&["run", "Hello"][..], &["chat"], &["serve", "--port", "0"], &bench] {
-        for signal in ["INT", "TERM", "HUP"] {
-            // Started by nohup, programs ignore it, and a server rightly goes on.
-            if signal == "HUP" && args[0] == "serve" {
-                continue;
-            }
-            let place = tempfile::tempdir().unwrap();
-            let entries = || std::fs::read_dir(place.path()).unwrap().count();
-            let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-                .args(args)
-                .env("TMPDIR", place.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut shell = Command::new("sh")
-                .args(["-c", &format!("read go; kill -{signal} {}", child.id())])
-                .stdin(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            while entries() == 0 && child.try_wait().unwrap().is_none() {}
-            shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
-            shell.wait().unwrap();
-            // A server that was loaded before the signal came goes on only if that was lost.
-            child.wait().unwrap();
-            assert_eq!(entries(), 0, "{args:?}, SIG{signal}");
-        }
     }
 }
 

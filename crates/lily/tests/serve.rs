@@ -102,7 +102,13 @@ fn a_signal_ends_an_idle_server_at_once() {
 
 #[test]
 fn a_second_signal_ends_a_busy_server_at_once() {
-    let mut server = serve(&["--ctx", "65536"]);
+    // A random model, which never ends an answer where its stop tokens are impossible.
+    let parent = tempfile::tempdir().unwrap();
+    let model = parent.path().join("tiny");
+    let synth = ["synth", "--preset", "tiny", "--out", model.to_str().unwrap()];
+    let made = Command::new(env!("CARGO_BIN_EXE_lily")).args(synth).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut server = serve(&["-m", model.to_str().unwrap(), "--ctx", "65536"]);
     let _running = server.occupy();
     server.signal("-INT");
     let mut note = String::new();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_chat::{CompletionRequest, builtin_model};
+use lily_chat::{CompletionRequest, random_model};
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::Checkpoint;
 use lily_model::engine::{Engine, EngineOptions};
@@ -21,7 +21,7 @@ const LETTER: u32 = b'a' as u32;
 type Heard = UnboundedReceiver<(usize, Update)>;
 
 fn engine(sessions: usize, steps_ahead: usize) -> (Generator, Tokenizer) {
-    let folder = builtin_model().unwrap();
+    let folder = random_model().unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let numerics = Numerics::Exact;
     let device = CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });

@@ -29,16 +29,16 @@ const LONG_ANSWER: usize = 1024;
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let format = args.json_schema.as_deref().map(schema).transpose()?;
-    let held = Source::find(&args.model)?;
-    let Some((tokenizer, prompt)) = prompt(args, &held.source)? else {
-        return run_ids::run(args, held);
+    let source = Source::find(&args.model)?;
+    let Some((tokenizer, prompt)) = prompt(args, &source)? else {
+        return run_ids::run(args, &source);
     };
-    let long = args.prompt.is_some() && !held.source.is_builtin();
-    let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
+    let max_tokens =
+        args.max_tokens.unwrap_or(if args.prompt.is_some() { LONG_ANSWER } else { SHORT_ANSWER });
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let context = context(args, prompt.ids.len(), max_tokens);
-    let mut loaded = held.load(&args.model, context, false)?;
+    let mut loaded = source.load(&args.model, context, false)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let format = match &format {
@@ -108,7 +108,7 @@ pub fn context(args: &RunArgs, prompt_tokens: usize, max_tokens: usize) -> usize
 /// tokenizer.
 fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>> {
     if let Some(text) = &args.prompt {
-        let encoder = PromptEncoder::open(&source.folder)
+        let encoder = PromptEncoder::open(source.files())
             .context("a question needs a chat template; --raw and --tokens do without")?;
         let system = args.answer.system.iter().map(|text| ("system", text.clone()));
         let messages: Vec<_> = system
@@ -123,7 +123,7 @@ fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>
         let prompt = encoder.encode(&input, Markers::Plain)?;
         return Ok(Some((encoder.tokenizer().clone(), prompt)));
     }
-    let tokenizer = match Tokenizer::open(&source.folder) {
+    let tokenizer = match Tokenizer::open(source.files()) {
         Ok(tokenizer) => tokenizer,
         Err(error) if args.raw.is_none() => {
             if !args.answer.stop.is_empty() {
