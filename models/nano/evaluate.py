@@ -8,6 +8,7 @@ With `--master` the bfloat16 weights before quantisation are measured too.
 
 import argparse
 import json
+import random
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -17,10 +18,11 @@ import torch.nn.functional as F
 
 from chat import prompt_and_answer
 from config import NANO, TINY
+from data import mix
+from data.item import Draw, Retry
 from decode import Decoder
 from export import read_model
 from feed import load_tokenizer
-from items import items
 from judge import judge
 from model import (
     attention_layer,
@@ -31,6 +33,31 @@ from model import (
     moe_layer,
     rms,
 )
+
+LOOKUPS = {"lookup 2K": (1500, 2048), "lookup 6K": (5000, 6144)}
+
+
+def lookup(rng, low, high, tokenizer):
+    """A held-out question over a context with a prompt of `low` to `high` tokens."""
+    while True:
+        try:
+            chat = mix.lookup_chat(Draw(rng, True), rng.uniform(low, high), 1)
+        except Retry:
+            continue
+        n = len(tokenizer.encode(prompt_and_answer(chat)[0]).ids)
+        if low <= n <= high:
+            return chat
+
+
+def items(count, tokenizer, long=True, seed=99):
+    """{ability: [Chat]} of held-out conversations."""
+    rng = random.Random(seed)
+    out = {a: [mix.draw_short(rng, True, a, single=True) for _ in range(count)] for a in mix.WEIGHTS}
+    if long:
+        for name, (low, high) in LOOKUPS.items():
+            out[name] = [lookup(rng, low, high, tokenizer) for _ in range(count)]
+    return out
+
 
 def generate(params, tokenizer, chats, most=224, tokens=400_000):
     """Greedy outputs of conversations, in batches of prompts of similar length. Returns texts and ids."""

@@ -4,6 +4,7 @@ pub mod astray;
 pub mod faulty;
 pub mod gpu;
 pub mod layers;
+pub mod nano;
 pub mod pair;
 pub mod plan_model;
 pub mod replay;

@@ -115,6 +115,21 @@ impl Reference {
         Ok(reference)
     }
 
+    /// The first prompts alone, as many as have at most that many positions together, and one at least: for slow
+    /// devices.
+    pub fn within(mut self, positions: usize) -> Self {
+        let mut sum = 0;
+        let fits = |prompt: &&Vec<u32>| {
+            sum += prompt.len();
+            sum <= positions
+        };
+        let kept = self.prompts.iter().take_while(fits).count().max(1);
+        self.prompts.truncate(kept);
+        self.recorded.truncate(kept);
+        self.greedy.truncate(kept);
+        self
+    }
+
     /// Longest sequence that an evaluation runs.
     pub fn longest(&self) -> usize {
         let greedy = |i: usize| self.greedy.get(i).map_or(0, Vec::len);

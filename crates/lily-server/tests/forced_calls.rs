@@ -1,4 +1,4 @@
-//! Calls that are forced, and calls that are bound. The built-in model is random, so whatever fits is the
+//! Calls that are forced, and calls that are bound. The model is random, so whatever fits is the
 //! grammar's doing. The numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.

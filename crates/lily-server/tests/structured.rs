@@ -1,4 +1,4 @@
-//! Formats of answers. The built-in model is random, so whatever fits a format is the format's doing. The
+//! Formats of answers. The model is random, so whatever fits a format is the format's doing. The
 //! numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.

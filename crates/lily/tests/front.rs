@@ -88,7 +88,8 @@ fn a_question_a_text_and_ids_are_answered_with_and_without_a_model() {
     for model_args in [vec![], vec!["-m", model()]] {
         let inputs: [&[&str]; 3] = [&["Hello"], &["--raw", "Hello"], &["--tokens", "72,101,108"]];
         for input in inputs {
-            let args = [&["run", "--max-tokens", "12"], &*model_args, input].concat();
+            let args =
+                [&["run", "--max-tokens", "12", "--ignore-stop"], &*model_args, input].concat();
             let output = lily(&args);
             assert!(output.status.success(), "{args:?}: {}", err(&output));
             assert!(!out(&output).trim().is_empty(), "{args:?}");
