@@ -1,0 +1,109 @@
+//! Runs hot kernels of the CPU one after another, for a tool that counts instructions: every launch is a
+//! call of [`counted`]. `scripts/check-instructions` runs it under callgrind and compares the counts with
+//! `benches/instructions.tsv`. The case of each call is printed before it.
+
+use std::error::Error;
+
+use lily_cpu::{CpuDevice, CpuOptions, Numerics};
+use lily_kernels::conformance::{Case, Contents, cases_at, chosen_cases, real_shape};
+use lily_kernels::shape::ModelShape;
+use lily_kernels::table;
+use lily_plan::{Device, DeviceError, PlanId, RowFormat, Step, Weight, write_f32, write_i32};
+
+/// Kernels in which a step spends its time: products, attention, the delta rule, the head.
+const HOT: [&str; 16] = [
+    "attn_flash",
+    "attn_in",
+    "attn_out",
+    "attn_split",
+    "experts_down",
+    "experts_gate_up",
+    "gdn_chunk_prepare",
+    "gdn_chunk_scan",
+    "gdn_conv",
+    "gdn_in",
+    "gdn_out",
+    "gdn_step",
+    "grouped_down",
+    "grouped_gate_up",
+    "head",
+    "router",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // Heads as in the real model; matrices small enough for a tool that is fifty times slower.
+    let shape = ModelShape {
+        hidden: 512,
+        vocab: 600,
+        vocab_used: 590,
+        q_heads: 4,
+        kv_heads: 1,
+        k_heads: 2,
+        v_heads: 4,
+        experts: 4,
+        top_k: 2,
+        inner: 256,
+        ..real_shape()
+    };
+    for kernel in HOT {
+        for (numerics, name) in [(Numerics::Int8, "int8"), (Numerics::Exact, "exact")] {
+            let build = || {
+                cases_at(vec![shape.clone()], || table::cases_of(|found| found.name == kernel))
+            };
+            for case in chosen_cases(build, longest) {
+                let mut device =
+                    CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });
+                let plan = prepare(&mut device, &case)?;
+                // The first run fills scratch memory, and finds out what a tile costs.
+                device.run_launch(plan, 0)?;
+                println!("{name} {}", case.name);
+                counted(&mut device, plan)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is counted.
+#[inline(never)]
+fn counted(device: &mut CpuDevice, plan: PlanId) -> Result<(), DeviceError> {
+    device.run_launch(plan, 0)
+}
+
+/// The longest decode step of one sequence and the longest chunk, with 4-bit matrices where there are
+/// any.
+fn longest(cases: Vec<Case>) -> Vec<Case> {
+    let is_q4 = |case: &Case| {
+        case.weights.values().all(|weight| match weight {
+            Weight::Matrix(matrix) => matrix.segments()[0].format == RowFormat::Q4,
+            Weight::Vector(_) => true,
+        })
+    };
+    let is_router = |case: &Case| case.plan.launches()[0].kernel == "router";
+    let (mut decode, mut prefill) = (None, None);
+    for case in cases.into_iter().filter(|case| is_router(case) || is_q4(case)) {
+        match case.plan.step() {
+            Step::Decode { batch: 1 } if decode.is_none() => decode = Some(case),
+            Step::Decode { .. } => {}
+            Step::Prefill { tokens, .. } => {
+                let longer = |before: &Case| tokens > before.plan.step().rows();
+                if prefill.as_ref().is_none_or(longer) {
+                    prefill = Some(case);
+                }
+            }
+        }
+    }
+    decode.into_iter().chain(prefill).collect()
+}
+
+fn prepare(device: &mut CpuDevice, case: &Case) -> Result<PlanId, DeviceError> {
+    device.allocate(case.plan.buffers(), case.weights.clone())?;
+    for ((id, _), contents) in case.plan.buffers().iter().zip(&case.contents) {
+        match contents {
+            Contents::Weight => {}
+            Contents::Float(values) => write_f32(device, id, 0, values)?,
+            Contents::Int(values) => write_i32(device, id, 0, values)?,
+        }
+    }
+    device.compile(&case.plan)
+}
