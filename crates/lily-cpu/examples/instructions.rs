@@ -1,12 +1,13 @@
-//! Runs hot kernels of the CPU one after another, for a tool that counts instructions: every launch is a
-//! call of [`counted`]. `scripts/check-instructions` runs it under callgrind and compares the counts with
-//! `benches/instructions.tsv`. The case of each call is printed before it.
+//! Runs hot kernels of the CPU one after another and has callgrind count the instructions of each launch.
+//! `scripts/check-instructions` runs it and compares the counts with `benches/instructions.tsv`. Alone it
+//! prints the cases and counts nothing.
 
 use std::error::Error;
+use std::ffi::CString;
 
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
+use lily_kernels::ModelShape;
 use lily_kernels::conformance::{Case, Contents, cases_at, chosen_cases, real_shape};
-use lily_kernels::shape::ModelShape;
 use lily_kernels::table;
 use lily_plan::{Device, DeviceError, PlanId, RowFormat, Step, Weight, write_f32, write_i32};
 
@@ -47,30 +48,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for kernel in HOT {
         for (numerics, name) in [(Numerics::Int8, "int8"), (Numerics::Exact, "exact")] {
-            let build = || {
-                cases_at(vec![shape.clone()], || table::cases_of(|found| found.name == kernel))
-            };
+            let build =
+                || cases_at(vec![shape.clone()], || table::cases_of(|found| found.name == kernel));
             for case in chosen_cases(build, longest) {
                 let mut device =
                     CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });
                 let plan = prepare(&mut device, &case)?;
                 // The first run fills scratch memory, and finds out what a tile costs.
                 device.run_launch(plan, 0)?;
-                println!("{name} {}", case.name);
-                counted(&mut device, plan)?;
+                let name = format!("{name} {}", case.name);
+                println!("{name}");
+                callgrind::count(&name, || device.run_launch(plan, 0))?;
             }
         }
     }
     Ok(())
 }
 
-/// What is counted.
-#[inline(never)]
-fn counted(device: &mut CpuDevice, plan: PlanId) -> Result<(), DeviceError> {
-    device.run_launch(plan, 0)
-}
+/// Most tokens of a chunk that is counted.
+const MOST_TOKENS: usize = 100;
 
-/// The longest decode step of one sequence and the longest chunk, with 4-bit matrices where there are
+/// A decode step of one sequence and the longest chunk within the limit, with 4-bit matrices where there are
 /// any.
 fn longest(cases: Vec<Case>) -> Vec<Case> {
     let is_q4 = |case: &Case| {
@@ -85,6 +83,7 @@ fn longest(cases: Vec<Case>) -> Vec<Case> {
         match case.plan.step() {
             Step::Decode { batch: 1 } if decode.is_none() => decode = Some(case),
             Step::Decode { .. } => {}
+            Step::Prefill { tokens, .. } if tokens > MOST_TOKENS => {}
             Step::Prefill { tokens, .. } => {
                 let longer = |before: &Case| tokens > before.plan.step().rows();
                 if prefill.as_ref().is_none_or(longer) {
@@ -106,4 +105,54 @@ fn prepare(device: &mut CpuDevice, case: &Case) -> Result<PlanId, DeviceError> {
         }
     }
     device.compile(&case.plan)
+}
+
+/// Requests to callgrind, in the form in which valgrind looks for them: instructions that do nothing on a
+/// processor.
+#[cfg(target_arch = "x86_64")]
+mod callgrind {
+    use super::CString;
+
+    /// Requests of callgrind, as its `callgrind.h` numbers them.
+    const DUMP_STATS_AT: usize = 0x4354_0003;
+    const START_INSTRUMENTATION: usize = 0x4354_0004;
+    const STOP_INSTRUMENTATION: usize = 0x4354_0005;
+
+    /// Runs something and has its instructions written down under a name.
+    pub fn count<T>(name: &str, run: impl FnOnce() -> T) -> T {
+        // Case names have no zero bytes.
+        let name = CString::new(name).unwrap_or_default();
+        request(START_INSTRUMENTATION, 0);
+        let result = run();
+        request(STOP_INSTRUMENTATION, 0);
+        request(DUMP_STATS_AT, name.as_ptr() as usize);
+        result
+    }
+
+    fn request(code: usize, argument: usize) {
+        let arguments = [code, argument, 0, 0, 0, 0];
+        // SAFETY: the rotations turn `rdi` around twice, by 128 bits, and the exchange is with itself.
+        // Valgrind, where it runs this, reads the arguments and the text that one of them points to, and
+        // writes `rdx`.
+        unsafe {
+            std::arch::asm!(
+                "rol rdi, 3",
+                "rol rdi, 13",
+                "rol rdi, 61",
+                "rol rdi, 51",
+                "xchg rbx, rbx",
+                in("rax") arguments.as_ptr(),
+                inout("rdx") 0usize => _,
+                out("rdi") _,
+            );
+        }
+    }
+}
+
+/// Other processors run the cases and count nothing.
+#[cfg(not(target_arch = "x86_64"))]
+mod callgrind {
+    pub fn count<T>(_name: &str, run: impl FnOnce() -> T) -> T {
+        run()
+    }
 }

@@ -224,3 +224,52 @@ fn shuffled_orders_are_permutations_that_a_seed_repeats() {
     sorted.sort_unstable();
     assert!(sorted.into_iter().eq(0..50));
 }
+
+/// Some microseconds of arithmetic.
+const WORK: CpuFace = CpuFace {
+    tiles: |_| 64,
+    run: |_, tile, _| {
+        let mut x = tile as u64;
+        for _ in 0..2000 {
+            x = std::hint::black_box(x.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 1);
+        }
+    },
+};
+
+/// Seconds of some launches.
+fn seconds(pool: &mut Pool, launches: usize) -> f64 {
+    let mut cost = Cost::default();
+    let start = Instant::now();
+    for _ in 0..launches {
+        pool.run(WORK, &no_operands(), &mut cost).unwrap();
+    }
+    start.elapsed().as_secs_f64()
+}
+
+/// Other programs that want every processor take a share of it, as from any program; what must not
+/// happen is that launches wait for one another's lost processors. A single thread under the same load
+/// is the measure: its own share is what it gets.
+#[test]
+#[ignore = "measures time; `scripts/check-full busy` runs it"]
+fn a_busy_machine_leaves_the_pool_its_share() {
+    let cores = Cores::here();
+    let threads = cores.threads();
+    let stop = AtomicUsize::new(0);
+    let ratio = thread::scope(|scope| {
+        for _ in 0..2 * threads {
+            scope.spawn(|| {
+                while stop.load(Ordering::Relaxed) == 0 {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let (mut one, mut all) = (Pool::new(&cores, 1, None), Pool::new(&cores, threads, None));
+        let mut ratios: Vec<f64> =
+            (0..7).map(|_| seconds(&mut all, 1000) / seconds(&mut one, 1000)).collect();
+        stop.store(1, Ordering::Relaxed);
+        ratios.sort_by(f64::total_cmp);
+        ratios[3]
+    });
+    println!("{threads} threads take {ratio:.2} of the time of one on a busy machine");
+    assert!(ratio < 3.0, "{ratio}");
+}
