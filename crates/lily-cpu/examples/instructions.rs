@@ -47,16 +47,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..real_shape()
     };
     for kernel in HOT {
-        for (numerics, name) in [(Numerics::Int8, "int8"), (Numerics::Exact, "exact")] {
-            let build =
-                || cases_at(vec![shape.clone()], || table::cases_of(|found| found.name == kernel));
-            for case in chosen_cases(build, longest) {
-                let mut device =
-                    CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });
+        let build =
+            || cases_at(vec![shape.clone()], || table::cases_of(|found| found.name == kernel));
+        for case in chosen_cases(build, longest) {
+            // Only products of quantised rows have two forms.
+            let forms = [(Numerics::Int8, "int8"), (Numerics::Exact, "exact")];
+            for (numerics, form) in forms.into_iter().take(1 + usize::from(is_quantised(&case))) {
+                let options = CpuOptions { numerics, threads: 1, ..CpuOptions::default() };
+                let mut device = CpuDevice::new(options);
                 let plan = prepare(&mut device, &case)?;
                 // The first run fills scratch memory, and finds out what a tile costs.
                 device.run_launch(plan, 0)?;
-                let name = format!("{name} {}", case.name);
+                let name = format!("{form} {}", case.name);
                 println!("{name}");
                 callgrind::count(&name, || device.run_launch(plan, 0))?;
             }
@@ -71,15 +73,10 @@ const MOST_TOKENS: usize = 100;
 /// A decode step of one sequence and the longest chunk within the limit, with 4-bit matrices where there are
 /// any.
 fn longest(cases: Vec<Case>) -> Vec<Case> {
-    let is_q4 = |case: &Case| {
-        case.weights.values().all(|weight| match weight {
-            Weight::Matrix(matrix) => matrix.segments()[0].format == RowFormat::Q4,
-            Weight::Vector(_) => true,
-        })
-    };
-    let is_router = |case: &Case| case.plan.launches()[0].kernel == "router";
+    let is_plain = |case: &Case| formats(case).is_empty() || kernel(case) == "router";
+    let is_wanted = |case: &Case| is_plain(case) || formats(case) == [RowFormat::Q4];
     let (mut decode, mut prefill) = (None, None);
-    for case in cases.into_iter().filter(|case| is_router(case) || is_q4(case)) {
+    for case in cases.into_iter().filter(is_wanted) {
         match case.plan.step() {
             Step::Decode { batch: 1 } if decode.is_none() => decode = Some(case),
             Step::Decode { .. } => {}
@@ -93,6 +90,23 @@ fn longest(cases: Vec<Case>) -> Vec<Case> {
         }
     }
     decode.into_iter().chain(prefill).collect()
+}
+
+fn kernel(case: &Case) -> &str {
+    case.plan.launches()[0].kernel
+}
+
+/// The formats of the matrices.
+fn formats(case: &Case) -> Vec<RowFormat> {
+    let matrices = case.weights.values().filter_map(|weight| match weight {
+        Weight::Matrix(matrix) => Some(matrix.segments()[0].format),
+        Weight::Vector(_) => None,
+    });
+    matrices.collect()
+}
+
+fn is_quantised(case: &Case) -> bool {
+    formats(case).into_iter().any(RowFormat::is_quantised)
 }
 
 fn prepare(device: &mut CpuDevice, case: &Case) -> Result<PlanId, DeviceError> {
