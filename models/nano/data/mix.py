@@ -27,7 +27,7 @@ WEIGHTS = {
     "talk": 9,
     "unknown": 4,
     "json": 9,
-    "lookup": 10,
+    "lookup": 12,
     "tools": 13,
     "memory": 2,
 }
