@@ -35,7 +35,7 @@ CONTEXT_WEIGHT, LATE_WEIGHT = 0.05, 0.01
 LATE_FROM, LATE_AT = 0.2, 0.5
 MTP_WEIGHT, BALANCE_WEIGHT = 0.3, 0.01
 WARM_STEPS = 100
-DECAY_FROM = 0.4  # share of the run at which the rate starts to fall
+DECAY_FROM = 0.25  # share of the run at which the rate starts to fall
 QUANTISE_FROM = 0.75  # share of the run from which the forward pass sees 4-bit weights
 
 

@@ -170,10 +170,14 @@ def some(ask, d):
 
 
 def lookup_chat(d, size, questions):
-    """A context of about `size` tokens with several questions, the first in the same turn."""
+    """A context of about `size` tokens with up to `questions` different questions, the first in the same turn."""
     ql, al, long, system = manners(d)
     text, ask = lookup.context(d, ql, al, size)
-    asked = [some(ask, d) for _ in range(questions)]
+    asked = {}
+    for _ in range(questions):
+        item = some(ask, d)
+        asked.setdefault(item.thought, item)  # an answer that stands further up needs no look-up
+    asked = list(asked.values())
     turns = []
     inside = d.chance(0.2)
     if inside:
