@@ -10,8 +10,8 @@ use lily_plan::{
 };
 
 use crate::arena::Block;
+use crate::bandwidth;
 use crate::pool::{Pool, Shuffle};
-use crate::{bandwidth, memory};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ impl Device for CpuDevice {
 
     /// Weights are used in place.
     fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        Ok(memory::limit().map(|limit| MemoryBudget { limit, weights: 0 }))
+        Ok(lily_plan::host_memory().map(|limit| MemoryBudget { limit, weights: 0 }))
     }
 
     fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
