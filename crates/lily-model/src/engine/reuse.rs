@@ -2,8 +2,9 @@
 
 use lily_plan::control;
 
-use super::cache::{CacheUse, Found, NEAR, PrefixCache, SavePoints, common};
+use super::cache::{CacheUse, Found, NEAR, SavePoints, common};
 use super::sequence::Status;
+use super::snapshot::write_piece;
 use super::{Engine, EngineError, Run, SequenceId};
 
 /// Rows that are still in the memory of a sequence, from which on it is taken in front of one that
@@ -124,40 +125,25 @@ impl Engine {
         prompt: &[u32],
         found: &Found,
     ) -> Result<(), EngineError> {
-        // Borrowed apart from the device.
-        let cache = std::mem::take(&mut self.cache);
-        let written = self.write_saved(sequence, prompt, &cache, found);
-        self.cache = cache;
-        written?;
+        let resident = std::mem::take(&mut self.sequences[sequence.0].resident);
+        let there = common(&resident, &prompt[..found.tokens]);
+        for run in self.cache.rows(found).filter(|run| run.end > there) {
+            let skipped = there.saturating_sub(run.start);
+            let pieces = self.row_pieces(sequence, run.start + skipped..run.end);
+            for (piece, bytes) in pieces.iter().zip(run.rows) {
+                let from = bytes.len() / (run.end - run.start) * skipped;
+                write_piece(self.device.as_mut(), &self.buffers.table, piece, &bytes[from..])?;
+            }
+        }
+        let pieces = self.state_pieces(sequence, found.tokens);
+        for (piece, bytes) in pieces.iter().zip(self.cache.state(found).into_iter().flatten()) {
+            write_piece(self.device.as_mut(), &self.buffers.table, piece, bytes)?;
+        }
         let state = &mut self.sequences[sequence.0];
         state.tokens = prompt[..found.tokens].to_vec();
         state.oldest = found.tokens;
         state.control[control::POSITION] = found.tokens as i32;
         self.write_control(sequence)
-    }
-
-    fn write_saved(
-        &mut self,
-        sequence: SequenceId,
-        prompt: &[u32],
-        cache: &PrefixCache,
-        found: &Found,
-    ) -> Result<(), EngineError> {
-        let resident = std::mem::take(&mut self.sequences[sequence.0].resident);
-        let there = common(&resident, &prompt[..found.tokens]);
-        for run in cache.rows(found).filter(|run| run.end > there) {
-            let skipped = there.saturating_sub(run.start);
-            let pieces = self.row_pieces(sequence, run.start + skipped..run.end);
-            for (piece, bytes) in pieces.iter().zip(run.rows) {
-                let from = bytes.len() / (run.end - run.start) * skipped;
-                self.write_piece(piece, &bytes[from..])?;
-            }
-        }
-        let pieces = self.state_pieces(sequence, found.tokens);
-        for (piece, bytes) in pieces.iter().zip(cache.state(found).into_iter().flatten()) {
-            self.write_piece(piece, bytes)?;
-        }
-        Ok(())
     }
 
     /// Saves what a run has read, where it is a good place for others to go on.

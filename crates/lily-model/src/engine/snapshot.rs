@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lily_kernels::ModelShape;
-use lily_plan::{BufferId, Element, Precision};
+use lily_plan::{BufferId, Buffers, Device, DeviceError, Element, Precision};
 
 use super::sequence::Sequence;
 use super::{Engine, EngineError, SequenceId};
@@ -74,7 +74,7 @@ impl Engine {
         let mut pieces = self.state_pieces(sequence, needed);
         pieces.extend(self.row_pieces(sequence, 0..needed));
         for (piece, bytes) in pieces.into_iter().zip(&snapshot.pieces) {
-            self.write_piece(&piece, bytes)?;
+            write_piece(self.device.as_mut(), &self.buffers.table, &piece, bytes)?;
         }
         // A run that began before finds another sequence in its place.
         self.opened += 1;
@@ -112,12 +112,6 @@ impl Engine {
             read.push(bytes);
         }
         Ok(read)
-    }
-
-    /// Writes the bytes of a piece.
-    pub(crate) fn write_piece(&mut self, piece: &Piece, bytes: &[u8]) -> Result<(), EngineError> {
-        let size = self.buffers.table.get(piece.buffer).element.bytes().unwrap_or(0);
-        Ok(self.device.write(piece.buffer, piece.elements.start * size, bytes)?)
     }
 
     /// What a sequence at `position` reads of its convolutions and recurrent states, always in the
@@ -171,11 +165,53 @@ impl Engine {
     }
 }
 
+/// Writes the bytes of a piece.
+pub(crate) fn write_piece(
+    device: &mut dyn Device,
+    table: &Buffers,
+    piece: &Piece,
+    bytes: &[u8],
+) -> Result<(), DeviceError> {
+    let size = table.get(piece.buffer).element.bytes().unwrap_or(0);
+    device.write(piece.buffer, piece.elements.start * size, bytes)
+}
+
+/// Whether no number has an exponent of ones only. Blocks without an exit inside are read as quickly as
+/// memory gives them.
 fn is_finite(element: Element, bytes: &[u8]) -> bool {
-    match element {
-        Element::Bf16 => {
-            bytes.as_chunks::<2>().0.iter().all(|b| half::bf16::from_le_bytes(*b).is_finite())
+    const BLOCK: usize = 16 << 10;
+    bytes.chunks(BLOCK).all(|block| match element {
+        Element::Bf16 => block
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .fold(true, |all, &b| all & (u16::from_le_bytes(b) & 0x7f80 != 0x7f80)),
+        _ => block
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .fold(true, |all, &b| all & (u32::from_le_bytes(b) & 0x7f80_0000 != 0x7f80_0000)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_not_finite_is_found_anywhere_in_both_element_types() {
+        for at in [0, 1, 4095, 4096, 8191, 8192, 9999] {
+            for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let value = |i| if i == at { bad } else { [0.0, -1.5, f32::MAX, 1e-40][i % 4] };
+                let wide: Vec<u8> = (0..10_000).flat_map(|i| value(i).to_le_bytes()).collect();
+                assert!(!is_finite(Element::F32, &wide), "{bad} at {at}");
+                let short = |i| half::bf16::from_f32(if i == at { bad } else { 1e38 });
+                let short: Vec<u8> = (0..10_000).flat_map(|i| short(i).to_le_bytes()).collect();
+                assert!(!is_finite(Element::Bf16, &short), "{bad} at {at}");
+                let mut sound = wide;
+                sound[4 * at..4 * at + 4].fill(0);
+                assert!(is_finite(Element::F32, &sound));
+            }
         }
-        _ => bytes.as_chunks::<4>().0.iter().all(|b| f32::from_le_bytes(*b).is_finite()),
     }
 }
