@@ -172,9 +172,9 @@ fn the_same_request_again_gives_the_same_bits_and_reads_its_end_only() {
         Sampling { temperature: 1.0, top_k: 20, seed: 5, ..Sampling::greedy() },
     ] {
         let mut engine = golden.engine(exact(), options());
-        for length in [1, 5, 20, 23, 24, 40, 63, 64, 65, 80, 129, 300] {
+        for length in [1, 20, 23, 24, 63, 64, 65, 129] {
             let prompt = random.ids(length);
-            let generation = Generation { sampling: sampling.clone(), ..generation(&[], 12) };
+            let generation = Generation { sampling: sampling.clone(), ..generation(&[], 6) };
             let first = request(&mut engine, &prompt, generation.clone());
             let second = request(&mut engine, &prompt, generation.clone());
             assert_eq!(first.text(), second.text(), "{length} tokens");
@@ -237,7 +237,7 @@ fn random_conversations_side_by_side_are_those_of_a_cold_engine() {
         let mut histories: Vec<Vec<u32>> = (0..4).map(|_| random.ids(100)).collect();
         let mut running = Vec::new();
         let mut reused = 0;
-        for turn in 0..160 {
+        for turn in 0..120 {
             if running.len() < 3 && random.below(4) == 0 {
                 let which = random.below(histories.len());
                 let cut = random.below(histories[which].len()) + 1;
@@ -294,7 +294,7 @@ fn wherever_a_prompt_goes_on_its_logits_are_those_of_a_cold_run() {
         let sequence = cold.open().unwrap();
         cold.prefill(sequence, &prompt, PrefillEnd::Logits).unwrap();
         let want = cold.logits(sequence).unwrap();
-        for parted in [16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 128, 129, 160, 192] {
+        for parted in [16, 31, 32, 63, 64, 65, 128, 160] {
             let mut engine = golden.engine(device(), options());
             let other = [&prompt[..parted], &random.ids(8)].concat();
             request(&mut engine, &other, generation(&[parted], 1));

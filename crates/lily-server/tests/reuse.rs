@@ -64,8 +64,12 @@ fn metric(server: &Served, name: &str) -> u64 {
 fn r79_cached_tokens_are_told_streamed_or_not() {
     let server = serve_cached(Box::new(device()), 1, CACHE);
     let content = "The same question. ".repeat(10);
-    let chat = ask(json!({ "messages": [message("user", &content)], "max_tokens": 4 }));
-    let text = json!({ "prompt": content.repeat(2), "max_tokens": 4 });
+    let mut chat = ask(json!({ "messages": [message("user", &content)] }));
+    let mut text = json!({ "prompt": content.repeat(2) });
+    for body in [&mut chat, &mut text] {
+        body["max_tokens"] = json!(4);
+        body["temperature"] = json!(0);
+    }
     for (path, body) in [("/v1/chat/completions", chat), ("/v1/completions", text)] {
         let first = server.post(path, &body).json();
         assert_eq!(cached(&first), 0);
@@ -114,12 +118,14 @@ fn r1_turns_whose_thoughts_are_left_out_go_on_in_front_of_the_last_answer() {
             messages.push(json!({ "role": "assistant", "content": content }));
         }
         // Asked again, and asked in another way: the history is there.
-        let again = ask(json!({ "messages": messages[..7], "max_tokens": 1 }));
+        let again = ask(json!({
+            "messages": messages[..6], "max_tokens": 1, "enable_thinking": thinking,
+        }));
         let again = server.chat(&again);
-        assert!(cached(&again) + 100 >= before, "{again}");
+        assert!(cached(&again) + 40 >= prompt_tokens(&again), "{again}");
         messages[5] = message("user", "Something else?");
         let edited = server.chat(&ask(json!({ "messages": messages[..6], "max_tokens": 1 })));
-        assert!(cached(&edited) >= 300 + 100, "{edited}");
+        assert!(cached(&edited) + 80 >= prompt_tokens(&edited), "{edited}");
         // R5: another conversation with the same system prompt.
         let other = [messages[0].clone(), message("user", "A new one.")];
         let other = server.chat(&ask(json!({ "messages": other, "max_tokens": 1 })));
@@ -156,7 +162,7 @@ fn choices_of_a_request_read_its_prompt_once_and_are_those_of_single_requests() 
 #[test]
 fn sixteen_clients_with_one_system_prompt_get_what_each_gets_alone() {
     let alone = serve_sessions(Box::new(device()), CONTEXT, 1, settings());
-    let system = "You keep code words. ".repeat(20);
+    let system = "You keep code words. ".repeat(12);
     let questions: Vec<Value> = (0..16u32)
         .map(|index| {
             let word = format!("{:08x}", index.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995);
@@ -172,7 +178,7 @@ fn sixteen_clients_with_one_system_prompt_get_what_each_gets_alone() {
     let text = |reply: &Value| reply["choices"][0].clone();
     let want: Vec<Value> = questions.iter().map(|body| text(&alone.chat(body))).collect();
     // All at once, then again behind what is kept, with and without room for all of it.
-    for (sessions, cache) in [(16, CACHE), (3, CACHE), (5, 3 << 20)] {
+    for (sessions, cache) in [(16, CACHE), (3, 3 << 20)] {
         let switch = Switch::default();
         let server = serve_cached(Gated::new(&switch), sessions, cache);
         for round in 0..2 {
@@ -204,7 +210,8 @@ fn r75_a_retry_reads_only_what_the_first_try_has_not_read() {
     let switch = Switch::default();
     let server = serve_cached(Gated::new(&switch), 1, CACHE);
     let content = "x".repeat(2500);
-    let body = ask(json!({ "messages": [message("user", &content)], "max_tokens": 3 }));
+    let mut body = ask(json!({ "messages": [message("user", &content)], "max_tokens": 3 }));
+    body["temperature"] = json!(0);
     // 32 chunks of 64 of about 2,530 tokens, then no more.
     switch.let_pass(Some(32));
     let mut first = server.stream_chat(&body);
