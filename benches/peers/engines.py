@@ -2,7 +2,7 @@
 
 A measurement is a dictionary with the seconds of a prefill (`prefill_s`) of `prompt` random tokens,
 `length` of them unless that would take too long, and of each of `steps` decode steps behind `length`
-tokens (`decode_s`).
+tokens (`decode_s`). Seconds are those of a clock or, where it is asked for, of the processor.
 """
 
 import json
@@ -31,10 +31,11 @@ class Lily:
 
     name = "lily"
 
-    def __init__(self, program: Path, model: Path, threads: int, cores):
+    def __init__(self, program: Path, model: Path, processor_time: bool, threads: int, cores):
         self.command = [str(program), "bench", "-m", str(model), "--device", "cpu"]
         self.command += ["--threads", str(threads), "--reps", "1"]
         self.program, self.model, self.cores = program, model, cores
+        self.processor_time = processor_time
         # Bytes read in a second, the best that any of its runs measured.
         self.bandwidth = 0.0
         self.system = ""
@@ -51,25 +52,38 @@ class Lily:
     def warm_up(self, length: int) -> None:
         pass
 
-    def measure(self, length: int, steps: int) -> dict:
+    def bench(self, length: int, steps: int) -> tuple:
+        """Figures of a length, and the processor time of the whole process."""
         with tempfile.NamedTemporaryFile(suffix=".json") as figures:
-            command = [*self.command, "--lengths", str(length), "--decode", str(max(steps, 1))]
+            command = [*self.command, "--lengths", str(length), "--decode", str(steps)]
             command += ["--json", figures.name]
+            before = os.times()
             done = subprocess.run(
                 command, capture_output=True, text=True, preexec_fn=pinned(self.cores)
             )
+            after = os.times()
             if done.returncode:
                 raise EngineError(f"{' '.join(command)}: {done.stderr.strip()}")
             report = json.load(open(figures.name))
         self.system = report["device"]
         self.bandwidth = max(self.bandwidth, report.get("read_bandwidth") or 0.0)
-        row = report["rows"][0]
-        return {
-            "prompt": length,
-            "steps": max(steps, 1),
-            "prefill_s": row["time_to_first_token_ms"] / 1e3,
-            "decode_s": 1.0 / row["decode_tok_s"],
-        }
+        spent = after.children_user + after.children_system
+        return report["rows"][0], spent - before.children_user - before.children_system
+
+    def measure(self, length: int, steps: int) -> dict:
+        figures = {"prompt": length, "steps": steps}
+        if self.processor_time:
+            # Differences of whole processes, in which each of two rounds does the same.
+            least, shorter, longer = (
+                self.bench(*work)[1] for work in ((1, 1), (length, 1), (length, 1 + steps))
+            )
+            figures["prefill_s"] = (shorter - least) / 2 * length / (length - 1)
+            figures["decode_s"] = (longer - shorter) / 2 / steps
+        else:
+            row = self.bench(length, steps)[0]
+            figures["prefill_s"] = row["time_to_first_token_ms"] / 1e3
+            figures["decode_s"] = 1.0 / row["decode_tok_s"]
+        return figures
 
     def stop(self) -> None:
         pass
@@ -78,8 +92,9 @@ class Lily:
 class Worker:
     """A peer in a Python process of its own, which holds the model from the first call to `stop`."""
 
-    def __init__(self, arguments: list, threads: int, cores):
-        self.arguments, self.threads, self.cores = arguments, threads, cores
+    def __init__(self, arguments: list, processor_time: bool, threads: int, cores):
+        clock = "processor" if processor_time else "wall"
+        self.arguments, self.threads, self.cores = [*arguments, clock], threads, cores
         self.process = None
         self.system = ""
 
@@ -103,7 +118,8 @@ class Worker:
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise EngineError(f"{self.name} ended; run with PEERS_VERBOSE=1 to see why")
+        code = self.process.wait()
+        raise EngineError(f"{self.name} ended with {code}; run with PEERS_VERBOSE=1 to see why")
 
     def ask(self, *numbers: int) -> dict:
         self.process.stdin.write(" ".join(map(str, numbers)) + "\n")
@@ -128,8 +144,9 @@ class LlamaCpp(Worker):
 
     name = "llama.cpp"
 
-    def __init__(self, gguf: Path, model: Path, context: int, threads: int, cores, fused: bool):
-        super().__init__([HERE / "worker_llama_cpp.py", gguf, threads, context], threads, cores)
+    def __init__(self, gguf: Path, model: Path, context: int, fused: bool, processor_time, threads: int, cores):
+        arguments = [HERE / "worker_llama_cpp.py", gguf, threads, context]
+        super().__init__(arguments, processor_time, threads, cores)
         self.config, self.fused = gguf_model.text_config(model), fused
 
     def version(self) -> str:
@@ -146,8 +163,8 @@ class MlxLm(Worker):
 
     name = "mlx-lm"
 
-    def __init__(self, model: Path, limit: float, threads: int, cores):
-        super().__init__([HERE / "worker_mlx_lm.py", model], threads, cores)
+    def __init__(self, model: Path, limit: float, processor_time: bool, threads: int, cores):
+        super().__init__([HERE / "worker_mlx_lm.py", model], processor_time, threads, cores)
         self.model = model
         # Seconds that a prefill, and decode steps, may take each.
         self.limit = limit

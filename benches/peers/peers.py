@@ -36,6 +36,8 @@ def arguments() -> argparse.Namespace:
     add("--mlx-rounds", type=int, default=1, help="rounds of mlx-lm, which takes minutes for one; default %(default)s")
     add("--engines", type=names, default=list(ENGINES), help="default lily,llama.cpp,mlx-lm")
     add("--fused", action="store_true", help="gate and up matrices of llama.cpp's experts as one tensor")
+    add("--processor-time", action="store_true",
+        help="processor time instead of time, for one thread on a machine that is busy with other work")
     add("--one-by-one", action="store_true",
         help="one engine after the other, its model removed behind it: for shapes of which only one fits on disk or in memory")
     add("--limit", type=float, default=60.0,
@@ -83,12 +85,13 @@ class Models:
 
 
 def engine(name: str, args: argparse.Namespace, models: Models):
+    common = (args.processor_time, args.threads, args.cores)
     if name == "lily":
-        return Lily(args.lily, models.checkpoint, args.threads, args.cores)
+        return Lily(args.lily, models.checkpoint, *common)
     if name == "mlx-lm":
-        return MlxLm(models.checkpoint, args.limit, args.threads, args.cores)
+        return MlxLm(models.checkpoint, args.limit, *common)
     context = max(args.lengths) + args.steps + 64
-    return LlamaCpp(models.gguf, models.checkpoint, context, args.threads, args.cores, args.fused)
+    return LlamaCpp(models.gguf, models.checkpoint, context, args.fused, *common)
 
 
 def machine() -> dict:
@@ -130,6 +133,7 @@ class Comparison:
             "lengths": args.lengths,
             "steps": args.steps,
             "engines": args.engines,
+            "clock": "processor time" if args.processor_time else "time",
             "order": "one engine after the other" if args.one_by_one else "interleaved rounds",
             "versions": {},
             "systems": {},
@@ -193,6 +197,8 @@ def main() -> None:
     args = arguments()
     if unknown := set(args.engines) - set(ENGINES):
         raise SystemExit(f"unknown engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
+    if args.processor_time and args.threads != 1:
+        raise SystemExit("--processor-time counts waiting threads too; give --threads 1")
     if not args.lily.is_file():
         raise SystemExit(f"no program {args.lily}; run `cargo build --release -p lily`, or name one with --lily")
     args.lily = args.lily.resolve()

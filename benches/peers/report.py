@@ -55,7 +55,8 @@ def rows(report: dict) -> list:
                     "fastest": max(values),
                     "rounds": len(values),
                 }
-                bandwidth = report["read_bandwidth"]
+                # Processor time says nothing of what others took of the memory's time.
+                bandwidth = report["read_bandwidth"] if report["clock"] == "time" else None
                 if phase == "decode" and bandwidth:
                     read = report["bytes_per_token"][engine] * row["median"]
                     row["bandwidth_share"] = read / bandwidth
@@ -68,6 +69,11 @@ def rows(report: dict) -> list:
                     row["target"] = TARGETS.get((phase, engine))
                 out.append(row)
     return out
+
+
+def number(value: float) -> str:
+    """With three digits at least."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def verdict(row: dict) -> str:
@@ -84,7 +90,7 @@ def markdown(report: dict) -> str:
         f" {report['date']}, {report['commit']}. Load average {machine['load_before']} before,"
         f" {report.get('load_after', 'unknown')} after.",
         f"{report['layers']} layers, all {report['experts']} experts, {report['steps']} decode steps,"
-        f" {report['order']}.",
+        f" {report['order']}, {report['clock']}.",
         "",
     ]
     for engine, version in report["versions"].items():
@@ -110,8 +116,8 @@ def markdown(report: dict) -> str:
         before = row["length"] if row["phase"] == "decode" else 0
         what = "decode" if row["phase"] == "decode" else f"prefill of {row['length']}"
         lines.append(
-            f"| {what} | {before} | {row['engine']} | {row['median']:.1f}"
-            f" | {row['slowest']:.1f} to {row['fastest']:.1f} | {row['rounds']} | {share}"
+            f"| {what} | {before} | {row['engine']} | {number(row['median'])}"
+            f" | {number(row['slowest'])} to {number(row['fastest'])} | {row['rounds']} | {share}"
             f" | {ratio} | {best} | {verdict(row)} |"
         )
     for note in shortened(report):
