@@ -170,24 +170,33 @@ pub fn a_fault_is_reported(name: &str, device: Box<dyn Device>, by_name: bool) {
 /// # Panics
 /// If not.
 pub fn greedy_is_repeatable(name: &str, make: Make<'_>, other: Make<'_>) {
+    greedy_gives_the_same_bits(name, &[make, make, other]);
+}
+
+/// Greedy runs on several devices give the same ids and bits.
+///
+/// # Panics
+/// If not.
+pub fn greedy_gives_the_same_bits(name: &str, devices: &[Make<'_>]) {
     let golden = Golden::open(name);
     let ids = &golden.prompts.prompts[1];
-    let run = |make: Make<'_>| {
+    let runs = devices.iter().map(|make| {
         let mut engine = golden.engine(make(), options());
         let sequence = engine.open().expect("a free sequence");
         let out = greedy(&mut engine, sequence, ids, 12);
         let logits = engine.logits(sequence);
         let bits: Vec<u32> = logits.into_iter().flatten().map(f32::to_bits).collect();
         (out, bits)
-    };
-    let first = run(make);
-    assert_eq!(first.0.len(), 12, "{name}");
-    assert_eq!(first, run(make), "{name}: a second run");
-    assert_eq!(first, run(other), "{name}: another order of launches");
+    });
+    let runs: Vec<_> = runs.collect();
+    assert_eq!(runs[0].0.len(), 12, "{name}");
+    for (index, run) in runs.iter().enumerate() {
+        assert!(*run == runs[0], "{name}: device {index} gives other ids or bits");
+    }
     // Up to the first choice that is not clear, the ids are those of the reference.
     let gaps = &golden.prompts.greedy_logit_gaps[1];
     let clear = gaps.iter().take(12).take_while(|&&gap| gap > CLEAR_GAP).count();
-    assert_eq!(first.0[..clear], golden.prompts.greedy[1][..clear], "{name}");
+    assert_eq!(runs[0].0[..clear], golden.prompts.greedy[1][..clear], "{name}");
 }
 
 /// Texts that the device draws are those that the host draws from the device's logits; a second run and

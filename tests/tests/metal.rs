@@ -3,14 +3,18 @@
 
 #![cfg(target_os = "linux")]
 
+use std::sync::Arc;
+
 use lily_kernels::gpu::Products;
-use lily_metal::encoder::check::{Counts, check};
-use lily_metal::encoder::{Command, DecodeSubmission, Limits, Pace};
+use lily_metal::encoder::check::{Counts, Facts, PlanFacts, check};
+use lily_metal::encoder::{
+    Command, DecodeEncoding, DecodeSubmission, IndirectCall, Limits, Pace, PipelineId,
+};
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
 use lily_model::engine::{EngineOptions, Generation};
 use lily_model::plan::{Choice, PrefillEnd};
-use lily_plan::{Device, Fusions, Precision, control};
-use lily_tests::replay::{Replay, ReplayOptions, Tensors};
+use lily_plan::{Device, Fusions, Plan, Precision, control};
+use lily_tests::replay::{Indirect, Replay, ReplayOptions, Tensors};
 use lily_tests::rig::{Rig, all_fusions};
 use lily_tests::{GOLDEN, Golden, gpu, pair};
 
@@ -51,10 +55,21 @@ fn golden_logits_stay_within_the_bar() {
     }
 }
 
+/// Decode steps are encoded once, in two parts, and their commands run in any order that barriers leave.
+fn encoded_once() -> Box<dyn Device> {
+    let options = ReplayOptions { shuffle: Some(12), ..ReplayOptions::default() };
+    let once = MetalOptions {
+        decode: DecodeSubmission::Early { stages: 3 },
+        encoding: DecodeEncoding::Once,
+        ..MetalOptions::default()
+    };
+    Box::new(MetalDevice::new(Replay::new(options).0, once))
+}
+
 #[test]
-fn cuts_and_any_order_between_barriers_give_the_same_bits() {
+fn cuts_encoding_once_and_any_order_that_barriers_leave_give_the_same_bits() {
     for name in ["heads", "odd"] {
-        gpu::greedy_is_repeatable(name, &metal, &cut_and_shuffled);
+        gpu::greedy_gives_the_same_bits(name, &[&metal, &cut_and_shuffled, &encoded_once]);
     }
 }
 
@@ -85,20 +100,24 @@ fn halted_sequences_are_left_alone() {
 }
 
 /// Submissions of every kind of plan, with reads behind the decode steps; the calls, and what they do.
-fn trace(name: &str, limits: Limits, decode: DecodeSubmission) -> (Vec<Command>, Counts, Expected) {
+fn trace(name: &str, limits: Limits, options: MetalOptions) -> (Vec<Command>, Counts, Expected) {
     let golden = Golden::open(name);
     let rig = Rig::new(&golden, Precision::BF16, 2, 16);
     let (host, remote) = Replay::new(ReplayOptions { limits, ..ReplayOptions::default() });
-    let mut device = MetalDevice::new(host, MetalOptions { decode, ..MetalOptions::default() });
+    let mut device = MetalDevice::new(host, options);
     let table = &rig.buffers.table;
     device.allocate(table, rig.weights().clone()).expect("the buffers fit");
     // All sequences are halted: what is computed is the business of other tests.
     let rows = 2 * control::WORDS;
     lily_plan::write_i32(&mut device, rig.buffers.control, 0, &vec![1; rows]).expect("in bounds");
     let mut expected = Expected::default();
-    let mut run = |device: &mut MetalDevice<Replay>, plan, reads: usize| {
+    let mut run = |device: &mut MetalDevice<Replay>, plan: Arc<Plan>, reads: usize| {
         let id = device.compile(&plan).expect("the device runs every plan");
         device.submit(id).expect("it runs");
+        if !plan.step().is_prefill() {
+            expected.decode_launches += plan.launches().len();
+            expected.decode_stages += plan.stages();
+        }
         for read in 0..reads {
             let bytes = 4 * control::WORDS;
             device.fetch(rig.buffers.control, read * bytes, bytes).expect("in bounds");
@@ -130,6 +149,8 @@ struct Expected {
     plans: usize,
     launches: usize,
     stages: usize,
+    decode_launches: usize,
+    decode_stages: usize,
     fetches: usize,
     /// Pipeline and arguments of each dispatch.
     settings: usize,
@@ -138,7 +159,7 @@ struct Expected {
 #[test]
 fn calls_of_every_plan_are_legal_with_barriers_at_stage_borders_only() {
     for name in GOLDEN {
-        let (_, counts, expected) = trace(name, Limits::default(), DecodeSubmission::Whole);
+        let (_, counts, expected) = trace(name, Limits::default(), MetalOptions::default());
         assert_eq!((counts.plans, counts.fetches), (expected.plans, expected.fetches));
         assert_eq!(counts.dispatches, expected.launches + expected.fetches);
         // One command buffer for each plan; the first read behind a step is in the step's, behind a barrier, and
@@ -152,15 +173,164 @@ fn calls_of_every_plan_are_legal_with_barriers_at_stage_borders_only() {
 
 #[test]
 fn calls_stay_legal_when_plans_are_cut() {
-    let (_, counts, expected) = trace("generic", slow(), DecodeSubmission::Early { stages: 3 });
+    let early = DecodeSubmission::Early { stages: 3 };
+    let options = MetalOptions { decode: early, ..MetalOptions::default() };
+    let (_, counts, expected) = trace("generic", slow(), options);
     let first_reads = expected.fetches / 2;
     assert_eq!(counts.command_buffers, expected.stages + expected.fetches - first_reads);
     assert_eq!(counts.barriers, first_reads, "a fence is at every stage border");
-    let (_, counts, expected) =
-        trace("generic", Limits::default(), DecodeSubmission::Early { stages: 3 });
+    let (_, counts, expected) = trace("generic", Limits::default(), options);
     let decodes = 2 * all_fusions().len();
     let command_buffers = expected.plans + decodes + expected.fetches - first_reads;
     assert_eq!(counts.command_buffers, command_buffers, "two for each decode step");
+}
+
+#[test]
+fn a_decode_plan_encoded_once_is_executed_with_one_call() {
+    let once = MetalOptions { encoding: DecodeEncoding::Once, ..MetalOptions::default() };
+    for name in GOLDEN {
+        let (_, counts, expected) = trace(name, Limits::default(), once);
+        let decodes = 2 * all_fusions().len();
+        assert_eq!((counts.plans, counts.executions), (expected.plans, decodes));
+        assert_eq!(counts.dispatches, expected.launches + expected.fetches);
+        // Launches of the first stage wait for nothing, all others for those before them.
+        let (commands, barriers) = counts.indirect;
+        assert_eq!(commands, expected.decode_launches);
+        assert!(barriers < commands && barriers >= expected.decode_stages - decodes, "{counts:?}");
+        // In encoders there are barriers in prefill plans, and one in front of the read behind a step.
+        let (prefills, first_reads) = (expected.plans - decodes, expected.fetches / 2);
+        let prefill_stages = expected.stages - expected.decode_stages;
+        assert_eq!(counts.barriers, prefill_stages - prefills + first_reads);
+    }
+    // Cut into two, or at every stage.
+    let early = MetalOptions { decode: DecodeSubmission::Early { stages: 3 }, ..once };
+    let (_, counts, _) = trace("generic", Limits::default(), early);
+    assert_eq!(counts.executions, 4 * all_fusions().len());
+    let (_, counts, expected) = trace("generic", slow(), once);
+    assert_eq!((counts.executions, counts.indirect.1), (expected.decode_stages, 0));
+}
+
+/// What the checker says of changed indirect command buffers.
+#[test]
+fn the_checker_finds_what_is_wrong_in_indirect_command_buffers() {
+    let golden = Golden::open("generic");
+    let rig = Rig::new(&golden, Precision::BF16, 1, 16);
+    let (host, remote) = Replay::new(ReplayOptions::default());
+    let once = MetalOptions { encoding: DecodeEncoding::Once, ..MetalOptions::default() };
+    let mut device = MetalDevice::new(host, once);
+    device.allocate(&rig.buffers.table, rig.weights().clone()).expect("the buffers fit");
+    // Halted: memory holds anything else.
+    lily_plan::write_i32(&mut device, rig.buffers.control, 0, &[1; control::WORDS])
+        .expect("in bounds");
+    let plan = rig.decode(0, Choice::Device, Fusions::default());
+    let id = device.compile(&plan).expect("it compiles");
+    for _ in 0..2 {
+        device.submit(id).expect("it runs");
+        device.fetch(rig.buffers.control, 0, 32).expect("in bounds");
+    }
+    device.wait().expect("everything runs");
+    let good = remote.trace();
+    let call = |wanted: fn(&IndirectCall) -> bool| {
+        let found = |c: &Command| matches!(c, Command::Encode { call, .. } if wanted(call));
+        good.iter().position(found).expect("there is one")
+    };
+    let at = |wanted: fn(&Command) -> bool| good.iter().position(wanted).expect("there is one");
+    let barrier = call(|c| matches!(c, IndirectCall::SetBarrier));
+    let dispatch = call(|c| matches!(c, IndirectCall::Dispatch { .. }));
+    let pipeline = call(|c| matches!(c, IndirectCall::SetPipeline(_)));
+    let argument = call(|c| matches!(c, IndirectCall::SetBuffer { index: 0, .. }));
+    let buffer = call(|c| matches!(c, IndirectCall::SetBuffer { index: 2, .. }));
+    let execute = at(|c| matches!(c, Command::Execute { .. }));
+    let behind = at(|c| matches!(c, Command::Barrier));
+    let changed = |at: usize, with: &dyn Fn(&mut IndirectCall)| {
+        let mut calls = good.clone();
+        if let Command::Encode { call, .. } = &mut calls[at] {
+            with(call);
+        }
+        calls
+    };
+    let moved = |at: usize, by: u64| {
+        changed(at, &|call| {
+            if let IndirectCall::SetBuffer { place, .. } = call {
+                place.offset += by;
+            }
+        })
+    };
+    let without = |at: usize| [&good[..at], &good[at + 1..]].concat();
+    let twice = |at: usize| [&good[..=at], &good[at..]].concat();
+    let first_waits = {
+        let Command::Encode { id, command, .. } = good[dispatch] else { unreachable!() };
+        let waits = Command::Encode { id, command, call: IndirectCall::SetBarrier };
+        [&good[..dispatch], &[waits], &good[dispatch..]].concat()
+    };
+    let short = {
+        let mut calls = good.clone();
+        if let Command::Execute { commands, .. } = &mut calls[execute] {
+            *commands -= 1;
+        }
+        calls
+    };
+    let far = changed(argument, &|call| {
+        if let IndirectCall::SetBuffer { index, .. } = call {
+            *index = 30;
+        }
+    });
+    let unknown = changed(pipeline, &|call| *call = IndirectCall::SetPipeline(PipelineId(9999)));
+    let shrunk = changed(dispatch, &|call| {
+        if let IndirectCall::Dispatch { grid, .. } = call {
+            grid[0] += 1;
+        }
+    });
+    let cases: [(&str, Vec<Command>, &str); 14] = [
+        ("a lost barrier", without(barrier), "has no barrier"),
+        ("a barrier too many", first_waits, "conflicts with none"),
+        ("a command that is not encoded", without(dispatch), "is not encoded"),
+        ("a command that is encoded twice", twice(dispatch), "is encoded already"),
+        ("no pipeline", without(pipeline), "no pipeline is set"),
+        ("no such pipeline", unknown, "PipelineId(9999)"),
+        ("another grid", shrunk, "launch"),
+        ("a misaligned argument", moved(argument, 4), "need 256"),
+        ("a misaligned buffer", moved(buffer, 4), "need 16"),
+        ("a buffer outside", moved(buffer, 1 << 40), "not inside an allocation"),
+        ("a buffer that is not set", without(buffer), "not bound"),
+        ("an argument behind the last", far, "need less than"),
+        ("a part of the commands", short, "has not"),
+        ("no barrier behind the execution", without(behind), "no barrier is between"),
+    ];
+    device
+        .facts(|facts| {
+            let counts = check(&good, facts).expect("the calls are right");
+            assert_eq!((counts.plans, counts.executions), (2, 2));
+            for (what, calls, message) in &cases {
+                let fault = check(calls, facts).expect_err(what).to_string();
+                assert!(fault.contains(message), "{what}: {fault}");
+            }
+            // As if Metal had compiled the functions for encoders only.
+            let mut pipelines = facts.pipelines.to_vec();
+            pipelines.iter_mut().for_each(|info| info.indirect = false);
+            let plans = facts.plans.iter().map(|facts| PlanFacts {
+                plan: facts.plan,
+                sizes: facts.sizes.clone(),
+            });
+            let others = Facts { pipelines: &pipelines, plans: plans.collect(), ..*facts };
+            let fault = check(&good, &others).expect_err("no pipeline allows it").to_string();
+            assert!(fault.contains("indirect: false"), "{fault}");
+        })
+        .expect("the facts are there");
+}
+
+#[test]
+fn a_function_that_indirect_command_buffers_do_not_run_is_refused_by_name() {
+    let golden = Golden::open("generic");
+    let rig = Rig::new(&golden, Precision::BF16, 1, 16);
+    let options = ReplayOptions { indirect: Indirect::None, ..ReplayOptions::default() };
+    let once = MetalOptions { encoding: DecodeEncoding::Once, ..MetalOptions::default() };
+    let mut device = MetalDevice::new(Replay::new(options).0, once);
+    device.allocate(&rig.buffers.table, rig.weights().clone()).expect("the buffers fit");
+    let plan = rig.decode(0, Choice::Device, Fusions::default());
+    let error = device.compile(&plan).expect_err("no function may").to_string();
+    assert!(error.contains(plan.launches()[0].kernel), "{error}");
+    assert!(error.contains("indirect command buffers; encode each step"), "{error}");
 }
 
 /// What the checker of calls says of calls that were changed.

@@ -55,6 +55,7 @@ impl Compiled {
                     max_threads: footprint.max_threads.unwrap_or(MAX_THREADS),
                     threadgroup_bytes: Some(footprint.threadgroup_bytes.into()),
                     simd_width: 32,
+                    indirect: true,
                 });
                 PipelineId(pipelines.len() - 1)
             });

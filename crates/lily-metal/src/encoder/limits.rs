@@ -26,6 +26,9 @@ pub struct Limits {
     pub simd_width: u32,
     /// Threadgroups along an axis of a grid.
     pub grid: u32,
+    /// Commands of an indirect command buffer that are executed at once: 16,384 on the Mac family; Apple's families
+    /// have no limit.
+    pub indirect_commands: u32,
     /// Slowest pace to reckon with.
     pub pace: Pace,
 }
@@ -44,6 +47,7 @@ impl Default for Limits {
             threadgroup_bytes: 32 << 10,
             simd_width: 32,
             grid: u32::MAX,
+            indirect_commands: 1 << 14,
             pace: Pace::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! Functions from embedded source, several at once, with their machine code kept in binary archives.
 //!
-//! An archive is found by the hash of everything that its code depends on: the text, the system's version and
-//! the GPU. It saves the back end's work; the front end reads the source at every start.
+//! An archive is found by the hash of everything that its code depends on: the text, whether indirect
+//! command buffers run it, the system's version and the GPU. It saves the back end's work; the front end reads the source at every start.
 
 use std::fmt::Write as _;
 use std::panic::resume_unwind;
@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lily_kernels::gpu::Source;
 use lily_plan::CompileTimes;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
@@ -102,7 +101,8 @@ impl Compiler {
         descriptor.setComputeFunction(Some(&function));
         // SAFETY: every entry has whole simdgroups, which the device checks against the pipeline.
         unsafe { descriptor.setThreadGroupSizeIsMultipleOfThreadExecutionWidth(true) };
-        let archive = self.archive(wanted.kernel, wanted.source);
+        descriptor.setSupportIndirectCommandBuffers(wanted.indirect);
+        let archive = self.archive(wanted);
         if let Some(pipeline) = archive.as_deref().and_then(|path| self.load(&descriptor, path)) {
             return Ok(Compiled { pipeline, front, back: start.elapsed(), archived: true });
         }
@@ -121,10 +121,13 @@ impl Compiler {
     }
 
     /// Where a function's machine code is kept.
-    fn archive(&self, kernel: &str, source: &Source) -> Option<PathBuf> {
+    fn archive(&self, wanted: &Wanted<'_>) -> Option<PathBuf> {
+        let Wanted { kernel, source, indirect } = *wanted;
         let folder = self.cache.as_ref()?;
         let mut hash = Sha256::new();
-        for part in [&*self.key, source.function, &*source.text] {
+        // Code for indirect command buffers is other code.
+        let kind = if indirect { "indirect" } else { "" };
+        for part in [&*self.key, kind, source.function, &*source.text] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
