@@ -216,7 +216,8 @@ impl Replay {
         let mut order: Vec<usize> = Vec::with_capacity(segment.len());
         for (index, dispatch) in segment.iter().enumerate() {
             let waited = index - dispatch.waits..index;
-            let first = order.iter().rposition(|other| waited.contains(other)).map_or(0, |at| at + 1);
+            let first =
+                order.iter().rposition(|other| waited.contains(other)).map_or(0, |at| at + 1);
             // A step of a linear congruential generator (Knuth, MMIX).
             self.random = self
                 .random

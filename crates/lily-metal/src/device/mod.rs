@@ -12,16 +12,16 @@ use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
     BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
-    MappedFile, MemoryBudget, Plan, PlanId, Precision, Step, Weight, Weights, check_plan, check_range,
-    check_weights,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Step, Weight, Weights, check_plan,
+    check_range, check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
 use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{
-    Body, DecodeEncoding, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared, Stream,
-    cuts, encode, record,
+    Body, DecodeEncoding, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared,
+    Stream, cuts, encode, record,
 };
 use crate::fetch;
 use crate::machine::{Host, NAME, Wanted};
@@ -253,6 +253,10 @@ impl<H: Host> Device for MetalDevice<H> {
 
     fn fusions(&self) -> Fusions {
         self.options.fusions
+    }
+
+    fn launch_flops(&self) -> Option<u64> {
+        Some(self.limits.pace.launch_flops())
     }
 
     fn weight_files(&mut self, files: Vec<MappedFile>) {

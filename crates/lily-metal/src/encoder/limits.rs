@@ -1,5 +1,6 @@
 //! What a device allows.
 
+use super::submissions::SUBMISSION_SECONDS;
 use crate::chip::Gpu;
 use crate::predict::SIMDGROUP_TFLOPS;
 
@@ -70,6 +71,11 @@ impl Pace {
             flops: 0.5 * SIMDGROUP_TFLOPS * 1e12 * f64::from(gpu.cores),
             bytes: 0.5 * gpu.bandwidth_gb_s * 1e9,
         }
+    }
+
+    /// Most arithmetic operations of a launch: it cannot be cut, and has to end within [`SUBMISSION_SECONDS`].
+    pub fn launch_flops(self) -> u64 {
+        (self.flops * SUBMISSION_SECONDS) as u64
     }
 }
 

@@ -20,5 +20,5 @@ pub use limits::{Limits, Pace};
 pub use recording::{Body, Bound, Prepared, record, record_chain, record_one};
 pub use stream::Stream;
 pub use submissions::{
-    DecodeSubmission, SUBMISSION_SECONDS, cuts, longest_launch, submission_seconds,
+    DecodeSubmission, SUBMISSION_SECONDS, cuts, last_position, launch_seconds, submission_seconds,
 };

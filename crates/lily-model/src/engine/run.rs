@@ -208,7 +208,8 @@ impl Engine {
     }
 
     fn next_chunk(&mut self, run: &mut Run) -> Result<Progress, EngineError> {
-        let count = run.chunk.min(self.session.tokens).min(run.prompt.len() - run.fed);
+        let most = self.chunk_at(run.position);
+        let count = run.chunk.min(most).min(run.prompt.len() - run.fed);
         let part = &run.prompt[run.fed..run.fed + count];
         let is_last = run.fed + count == run.prompt.len();
         let end = if is_last { run.path.prefill_end() } else { PrefillEnd::More };
