@@ -71,11 +71,20 @@ fn generated(
 /// # Panics
 /// If not.
 pub fn golden_logits(name: &str, make: Make<'_>) {
+    golden_prompts(name, usize::MAX, make);
+}
+
+/// As [`golden_logits`], for prompts of up to `longest` tokens.
+///
+/// # Panics
+/// If not.
+pub fn golden_prompts(name: &str, longest: usize, make: Make<'_>) {
     let golden = Golden::open(name);
     let mut engine = golden.engine(make(), options());
     let vocab = engine.shape().vocab;
     let (mut got, mut want) = (Vec::new(), Vec::new());
-    for (ids, logits) in golden.prompts.prompts.iter().zip(&golden.logits) {
+    let prompts = golden.prompts.prompts.iter().zip(&golden.logits);
+    for (ids, logits) in prompts.filter(|(ids, _)| ids.len() <= longest) {
         let sequence = engine.open().expect("a free sequence");
         got.extend(all_logits(&mut engine, sequence, ids));
         want.extend_from_slice(logits);
@@ -84,7 +93,7 @@ pub fn golden_logits(name: &str, make: Make<'_>) {
     let error = relative_rms(&got, &want);
     println!("{name}: relative rms of the logits {error:.4}");
     assert!(error <= WHOLE_MODEL, "{name}: relative rms {error:.4}, allowed {WHOLE_MODEL}");
-    let (mut clear, mut same) = (0usize, 0usize);
+    let (positions, mut clear, mut same) = (got.len() / vocab, 0, 0);
     for (got, want) in got.chunks(vocab).zip(want.chunks(vocab)) {
         let best = argmax(want);
         let second = want.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, &l)| l);
@@ -94,7 +103,8 @@ pub fn golden_logits(name: &str, make: Make<'_>) {
         }
     }
     // One row of `odd` hangs on a near tie of the router, which no rounding leaves alone.
-    assert!(clear > 50 && 100 * same >= 98 * clear, "{name}: {same} of {clear} clear choices");
+    let enough = positions > 70 && 4 * clear > positions;
+    assert!(enough && 100 * same >= 98 * clear, "{name}: {same} of {clear} clear choices");
 }
 
 /// Every layer, given the recorded hidden state in front of it, ends within a percent of the recorded one

@@ -62,6 +62,8 @@ struct Shared {
     broken: Option<usize>,
     lost: bool,
     rebuilt: usize,
+    allocated: usize,
+    waits: Vec<(u64, u64)>,
 }
 
 impl Remote {
@@ -82,6 +84,16 @@ impl Remote {
     /// The next command buffer fails as a whole, though none of its launches does.
     pub fn lose_next(&self) {
         self.shared().lost = true;
+    }
+
+    /// How often memory was allocated.
+    pub fn allocated(&self) -> usize {
+        self.shared().allocated
+    }
+
+    /// Takes what was waited for so far: the serial of a command buffer, and that of the last one committed by then.
+    pub fn waits(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.shared().waits)
     }
 
     /// How often the device started over.
@@ -304,6 +316,7 @@ impl Host for Replay {
     }
 
     fn allocate(&mut self, sizes: &[u64]) -> Result<(), HostError> {
+        self.remote.shared().allocated += 1;
         self.blocks.clear();
         self.indirect.clear();
         for &bytes in sizes {
@@ -402,6 +415,9 @@ impl Host for Replay {
     }
 
     fn reach(&mut self, serial: u64) -> Result<(), Failure> {
+        if let Some(last) = self.queue.back() {
+            self.remote.shared().waits.push((serial, last.serial));
+        }
         while let Some(buffer) = self.queue.pop_front_if(|buffer| buffer.serial <= serial) {
             self.finish(buffer)?;
         }

@@ -45,15 +45,17 @@ const LAUNCH: f32 = 1e-2;
 
 #[test]
 fn every_launch_agrees_with_the_interpreter() {
-    for name in ["generic", "odd"] {
-        pair::agrees_at_every_launch(name, metal(), LAUNCH);
-    }
+    // The model whose sizes are odd: what is bound where does not hang on a model.
+    pair::agrees_at_every_launch("odd", metal(), LAUNCH);
 }
 
 #[test]
 fn golden_logits_stay_within_the_bar() {
-    for name in GOLDEN {
-        gpu::golden_logits(name, &metal);
+    // Kernels are those of the MSL test device, which runs all prompts of all models; the longest prompts of the others
+    // would show no other calls.
+    gpu::golden_logits("heads", &metal);
+    for name in &GOLDEN[1..] {
+        gpu::golden_prompts(name, 64, &metal);
     }
 }
 
@@ -240,6 +242,39 @@ fn a_decode_plan_encoded_once_is_executed_with_one_call() {
     assert_eq!(counts.executions, 4 * all_fusions().len());
     let (_, counts, expected) = trace("generic", slow(), once);
     assert_eq!((counts.executions, counts.indirect.1), (expected.decode_stages, 0));
+}
+
+#[test]
+fn a_command_of_an_indirect_command_buffer_that_fails_is_named_and_the_buffer_stays() {
+    let golden = Golden::open("generic");
+    let (host, remote) = Replay::new(ReplayOptions::default());
+    let once = MetalOptions { encoding: DecodeEncoding::Once, ..MetalOptions::default() };
+    let options = EngineOptions { context: 64, batch: 2, ..EngineOptions::default() };
+    let mut engine = golden.engine(Box::new(MetalDevice::new(host, once)), options);
+    let (one, other) = (engine.open().expect("free"), engine.open().expect("free"));
+    let prompt = &golden.prompts.prompts[1];
+    let more = golden.prompts.greedy[1][0];
+    for sequence in [one, other] {
+        engine.prefill(sequence, prompt, PrefillEnd::Logits).expect("it runs");
+    }
+    engine.step(one, more).expect("it runs");
+    let logits = engine.logits(one).expect("a step's");
+    remote.break_launch(Some(7));
+    let error = engine.step(other, more).expect_err("a launch is broken").to_string();
+    assert!(error.contains("(launch 7) failed on device metal"), "{error}");
+    assert_eq!(remote.rebuilt(), 2, "after the command buffer, and after the launch alone");
+    remote.break_launch(None);
+    remote.trace();
+    engine.close(other);
+    // The first sequence goes on, and another one as the first did, without a plan encoded anew.
+    engine.step(one, more).expect("it runs");
+    let again = engine.open().expect("free");
+    engine.prefill(again, prompt, PrefillEnd::Logits).expect("it runs");
+    engine.step(again, more).expect("it runs");
+    assert!(engine.logits(again).expect("a step's") == logits);
+    let calls = remote.trace();
+    assert!(calls.iter().any(|call| matches!(call, Command::Execute { .. })));
+    assert!(!calls.iter().any(|call| matches!(call, Command::NewIndirect { .. })));
 }
 
 /// What the checker says of changed indirect command buffers.
@@ -459,6 +494,42 @@ fn a_profile_has_every_launch_under_its_kernel() {
         assert_eq!((time.launches, time.seconds), (own, own as f64), "{}", time.kernel);
     }
     assert_eq!(times.iter().map(|t| t.launches).sum::<usize>(), plan.launches().len());
+}
+
+/// A step is committed before the token of the one before it is read, and none of it allocates (R20).
+#[test]
+fn the_next_step_is_committed_before_the_last_one_is_read() {
+    let golden = Golden::open("generic");
+    for encoding in [DecodeEncoding::EachStep, DecodeEncoding::Once] {
+        let (host, remote) = Replay::new(ReplayOptions::default());
+        let device = MetalDevice::new(host, MetalOptions { encoding, ..MetalOptions::default() });
+        let options =
+            EngineOptions { context: 64, run_ahead: 2, steps_ahead: 1, ..EngineOptions::default() };
+        let mut engine = golden.engine(Box::new(device), options);
+        for _ in 0..2 {
+            let sequence = engine.open().expect("free");
+            let generation = Generation { limit: 9, ..Generation::default() };
+            let mut run =
+                engine.start(sequence, &golden.prompts.prompts[1], generation).expect("it starts");
+            while !run.is_prompt_read() {
+                engine.advance(&mut run).expect("it runs");
+            }
+            // The first token is chosen at the end of the prompt.
+            engine.advance(&mut run).expect("it runs");
+            for token in 1..8 {
+                remote.waits();
+                engine.advance(&mut run).expect("it runs");
+                let waits = remote.waits();
+                assert!(
+                    !waits.is_empty() && waits.iter().all(|(waited, last)| last > waited),
+                    "token {token}: {waits:?}"
+                );
+            }
+            engine.cancel(&mut run).expect("it ends");
+            engine.close(sequence);
+        }
+        assert_eq!(remote.allocated(), 1);
+    }
 }
 
 /// A device that starts over keeps its memory, so other sequences go on where they were.

@@ -8,7 +8,8 @@ use lily_metal::arena::{Arguments, Layout, Place};
 use lily_metal::chip::{Footprint, MAX_THREADS};
 use lily_metal::encoder::check::{Counts, Facts, PipelineInfo, PlanFacts, check};
 use lily_metal::encoder::{
-    Command, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record,
+    Command, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared, Stream, cuts,
+    encode, record,
 };
 use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd, SessionBuffers};
 use lily_plan::{Buffer, BufferKind, Fusions, GROUP, Plan};
@@ -70,9 +71,22 @@ impl Compiled {
 
     /// Checks `submissions` of the plan.
     fn counts(&self, plan: &Plan, decode: DecodeSubmission, submissions: usize) -> Counts {
+        let cuts = cuts(plan, decode, Limits::default().pace);
+        let bodies = record(plan, 0, &self.launches, &cuts);
+        self.checked(plan, Encoded { setup: Vec::new(), bodies }, submissions)
+    }
+
+    /// The same with the plan in indirect command buffers.
+    fn encoded_once(&self, plan: &Plan, submissions: usize) -> Counts {
+        let cuts = cuts(plan, DecodeSubmission::Whole, Limits::default().pace);
+        let encoded = encode(plan, 0, &self.launches, &cuts, IndirectId(0));
+        self.checked(plan, encoded, submissions)
+    }
+
+    fn checked(&self, plan: &Plan, encoded: Encoded, submissions: usize) -> Counts {
         let limits = Limits::default();
-        let bodies = record(plan, 0, &self.launches, &cuts(plan, decode, limits.pace));
-        let (mut stream, mut commands) = (Stream::default(), Vec::new());
+        let Encoded { setup: mut commands, bodies } = encoded;
+        let mut stream = Stream::default();
         let mut send = |command: &Command| -> Result<(), std::convert::Infallible> {
             commands.push(*command);
             Ok(())
@@ -112,6 +126,11 @@ fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
         assert_eq!(counts.barriers, 2 * (plan.stages() - 1));
         // The figures of docs/metal.md: calls of a step that set something, fewer than eight a launch.
         assert!(counts.settings < 2 * 8 * launches, "{counts:?}");
+        let once = compiled.encoded_once(&plan, 2);
+        assert_eq!((once.plans, once.executions, once.dispatches), (2, 2, 2 * launches));
+        // A step sets nothing and waits nowhere in its encoder; every launch but the first has its own barrier.
+        assert_eq!((once.settings, once.barriers), (0, 0));
+        assert_eq!(once.indirect, (launches, launches - 1));
         let early = compiled.counts(&plan, DecodeSubmission::Early { stages: 20 }, 2);
         assert_eq!((early.command_buffers, early.barriers), (4, 2 * (plan.stages() - 2)));
     }
