@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lily_kernels::gpu::{Products, Target};
+use lily_kernels::gpu::{Products, Source, Target};
 use lily_metal::arena::{AllocationId, Place};
 use lily_metal::chip::SelfTest;
 use lily_metal::encoder::check::PipelineInfo;
@@ -28,6 +28,8 @@ pub struct ReplayOptions {
     pub tensors: Tensors,
     /// Whether pipelines can be had for indirect command buffers.
     pub indirect: Indirect,
+    /// A kernel whose text the compiler refuses.
+    pub refused: Option<&'static str>,
 }
 
 /// Indirect command buffers of a replay.
@@ -345,8 +347,13 @@ impl Host for Replay {
     fn compile(&mut self, wanted: &[Wanted<'_>]) -> Result<Vec<PipelineInfo>, HostError> {
         let mut kernels = Vec::new();
         for wanted in wanted {
-            kernels.push(compile(wanted.source, Build::Fast).map_err(|error| {
-                HostError::Compile { kernel: wanted.kernel.into(), message: error.to_string() }
+            let mut source = wanted.source.clone();
+            if self.options.refused == Some(wanted.kernel) {
+                source = Source::metal(format!("{}\nnonsense;\n", source.text), source.function);
+            }
+            kernels.push(compile(&source, Build::Fast).map_err(|error| HostError::Compile {
+                kernel: wanted.kernel.into(),
+                message: error.to_string(),
             })?);
         }
         // The runtime refuses more than 32 KB of threadgroup memory when a kernel runs.
