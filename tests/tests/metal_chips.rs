@@ -456,15 +456,6 @@ fn stretches(model: &Model, largest: usize, pace: Pace) -> Vec<Stretch> {
     }
 }
 
-/// Seconds of the longest command buffer of a chunk, by the model of predictions.
-fn predicted_submission(found: &Prediction, cuts: &[usize]) -> f64 {
-    let mut us = vec![0.0; cuts.len() + 1];
-    for launch in &found.launches {
-        us[cuts.partition_point(|&cut| cut <= launch.stage)] += launch.us;
-    }
-    us.into_iter().fold(0.0, f64::max) / 1e6
-}
-
 /// R21: whatever the context, up to all of the model's. The estimate is for half of the speed that is predicted without
 /// tensor operations.
 #[test]
@@ -516,9 +507,9 @@ fn chunk_lines(model: &Model) -> Vec<String> {
             let plan =
                 plans.entry(tokens).or_insert_with(|| model.prefill(tokens, PrefillEnd::Sample));
             let cuts = cuts(plan, DecodeSubmission::Whole, pace);
-            let found = model.predict(plan, position, &gpu, products);
-            let longest = predicted_submission(&found, &cuts);
-            cells.push(format!("{tokens} / {} / {:.0} ms", cuts.len() + 1, 1e3 * longest));
+            let found = model.predict(plan, position, &gpu, products).cut(&cuts);
+            let longest = found.longest_command_buffer_us / 1e3;
+            cells.push(format!("{tokens} / {} / {longest:.0} ms", found.command_buffers));
         }
         lines.push(format!("| {} |", cells.join(" | ")));
     }

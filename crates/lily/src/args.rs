@@ -170,7 +170,7 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it what lily would choose for the chip, or 512.
+    /// Tokens of the prefill chunk; without it what lily would choose for the chip at the position, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
