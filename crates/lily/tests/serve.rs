@@ -209,7 +209,10 @@ fn a_scripted_model_says_its_file_and_loads_no_weights() {
     assert!(reply.contains(r#""content":"Hello""#), "{reply}");
     assert!(reply.contains(r#""reasoning_content":"hm""#), "{reply}");
     server.signal("-TERM");
-    assert_eq!(server.end().1, Some(0));
+    let (notes, code) = server.end();
+    assert_eq!(code, Some(0));
+    // The built-in model gives its tokenizer only.
+    assert!(notes.contains("is scripted") && !notes.contains("random"), "{notes}");
 
     writeln!(file, "{{}}").unwrap();
     let said = refused(&["--port", "0", "--scripted", file.path().to_str().unwrap()]);
