@@ -147,7 +147,11 @@ mod tests {
         }
         for text in ["", "{", "[1,]", "{} {}", "{\"a\":1", "nul", "1e999", "\"\\ud800\""] {
             let usual = serde_json::from_str::<Value>(text).unwrap_err().to_string();
-            assert_eq!(parse_json(text.as_bytes()).unwrap_err(), JsonError::Syntax(usual), "{text}");
+            assert_eq!(
+                parse_json(text.as_bytes()).unwrap_err(),
+                JsonError::Syntax(usual),
+                "{text}"
+            );
         }
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         assert!(matches!(parse_json(deep.as_bytes()), Err(JsonError::Syntax(_))));
@@ -161,7 +165,11 @@ mod tests {
             (r#"{"a":[0,{"b":{"c":1,"d":2,"c":3}}]}"#, "a[1].b.c"),
             (r#"{"A":1,"a":{"\u0062":1,"b":2}}"#, "a.b"),
         ] {
-            assert_eq!(parse_json(text.as_bytes()), Err(JsonError::Repeated(path.into())), "{text}");
+            assert_eq!(
+                parse_json(text.as_bytes()),
+                Err(JsonError::Repeated(path.into())),
+                "{text}"
+            );
         }
         assert!(parse_json(br#"[{"a":1},{"a":2},{"A":1,"a":2}]"#).is_ok());
     }

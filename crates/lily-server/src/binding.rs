@@ -50,7 +50,11 @@ impl Binder {
     }
 
     /// Binds a request to the wish, which may leave it free, and lists what is not kept.
-    pub async fn bind(self: &Arc<Self>, prepared: &mut Prepared, wish: Wish) -> Result<(), ApiError> {
+    pub async fn bind(
+        self: &Arc<Self>,
+        prepared: &mut Prepared,
+        wish: Wish,
+    ) -> Result<(), ApiError> {
         let places = wish.tools.places.clone();
         let made = self.bound(wish).await?;
         let unkept = made.iter().flat_map(Bound::unkept);

@@ -126,10 +126,8 @@ impl ApiError {
 
     /// A format takes too long.
     pub fn format_too_long(param: &str, limit: Duration) -> Self {
-        let message = format!(
-            "`{param}` was not ready within {} s; ask for a simpler one",
-            limit.as_secs()
-        );
+        let message =
+            format!("`{param}` was not ready within {} s; ask for a simpler one", limit.as_secs());
         Self { code: Some("format_timeout"), ..Self::field(param, message) }
     }
 

@@ -47,9 +47,10 @@ impl Events {
         };
         for choice in 0..events.finished.len() {
             let opening = events.reply.opening(choice);
-            let echo = events.running.echo(choice).map(|text| {
-                events.reply.update(choice, &Update::Content(text.to_owned()))
-            });
+            let echo = events
+                .running
+                .echo(choice)
+                .map(|text| events.reply.update(choice, &Update::Content(text.to_owned())));
             for chunk in [opening, echo.flatten()].into_iter().flatten() {
                 events.say(chunk);
             }

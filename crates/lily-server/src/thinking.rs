@@ -196,7 +196,8 @@ mod tests {
 
     #[test]
     fn unknown_variables_are_listed_where_a_request_is_lenient() {
-        let body = json!({ "chat_template_kwargs": { "mood": 1, "moo": 2, "enable_thinking": true } });
+        let body =
+            json!({ "chat_template_kwargs": { "mood": 1, "moo": 2, "enable_thinking": true } });
         let mut fields = Fields::parse(body.to_string().as_bytes(), Mode::Lenient).unwrap();
         let options = ThinkingOptions::take(&mut fields, &["mood".to_string()]).unwrap();
         assert_eq!(options.template.extra.keys().collect::<Vec<_>>(), ["mood"]);

@@ -197,8 +197,8 @@ fn r71_tools_of_other_kinds_are_named() {
         assert_eq!(reply.json()["error"]["param"], "tools[1].type");
     }
     // Whoever is lenient has them left out, and the rest as it is.
-    let body = json!({ "messages": [{ "role": "user", "content": "q" }], "tools":
-        [others.to_vec(), vec![tool("f")]].concat() });
+    let all = [others.to_vec(), vec![tool("f")]].concat();
+    let body = json!({ "messages": [{ "role": "user", "content": "q" }], "tools": all });
     let reply = server.send("POST", CHAT, &["Prefer: handling=lenient"], &body.to_string());
     assert_eq!(reply.status, 200, "{}", reply.body);
     let listed = "tools[0], tools[1], tools[2], tools[3], tools[4]";

@@ -165,8 +165,15 @@ fn fields_without_effect_are_listed() {
     let reply = server.post("/v1/chat/completions", &body);
     assert_eq!(reply.header("x-lily-ignored"), Some("user, metadata"));
     // Both routes accept the same ones.
-    let fields = ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-        "service_tier", "store", "user"];
+    let fields = [
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    ];
     let all: serde_json::Map<String, Value> =
         fields.iter().map(|field| ((*field).to_owned(), json!("x"))).collect();
     for (path, mut body) in [

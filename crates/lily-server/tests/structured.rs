@@ -166,8 +166,14 @@ fn formats_without_an_end_are_refused_before_the_reply_begins() {
     for (more, param) in [
         (outputs(json!({ "regex": "ab\\" })), "structured_outputs.regex"),
         (outputs(json!({ "regex": "ab[^\\s\\S]" })), "structured_outputs.regex"),
-        (outputs(json!({ "grammar": "start: \"ab\" A\nA: /x/ & /y/" })), "structured_outputs.grammar"),
-        (outputs(json!({ "grammar": "start: \"a\" <|im_end|> \"b\"" })), "structured_outputs.grammar"),
+        (
+            outputs(json!({ "grammar": "start: \"ab\" A\nA: /x/ & /y/" })),
+            "structured_outputs.grammar",
+        ),
+        (
+            outputs(json!({ "grammar": "start: \"a\" <|im_end|> \"b\"" })),
+            "structured_outputs.grammar",
+        ),
         (
             joined(&no_calls, outputs(json!({ "grammar": "start: <tool_call> /a+/" }))),
             "structured_outputs.grammar",

@@ -463,9 +463,14 @@ fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
         let answer: Value = serde_json::from_str(json(&args)["text"].as_str().unwrap()).unwrap();
         assert!((10..=99).contains(&answer["n"].as_i64().unwrap()), "{answer}");
     }
-    for (text, words) in
-        [(r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"), ("{", "cannot be used as JSON"), (r#"{"type": "object", "properties": {"a": {}, "a": {}}}"#, "`properties.a` is given twice")]
-    {
+    for (text, words) in [
+        (r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"),
+        ("{", "cannot be used as JSON"),
+        (
+            r#"{"type": "object", "properties": {"a": {}, "a": {}}}"#,
+            "`properties.a` is given twice",
+        ),
+    ] {
         std::fs::write(&file, text).unwrap();
         let output = lily(&["run", "-m", model(), "Hello", "--json-schema", path]);
         assert!(!output.status.success());

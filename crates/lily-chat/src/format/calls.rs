@@ -98,7 +98,10 @@ impl Writer<'_> {
         match &parameters.rules {
             Rules::Free(rule) => {
                 if matches!(rule, ValueRule::Never) {
-                    return refuse(".additionalProperties", "no value of it can be written in a call");
+                    return refuse(
+                        ".additionalProperties",
+                        "no value of it can be written in a call",
+                    );
                 }
                 self.value(&mut rules, &format!("v{index}"), rule);
                 let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
@@ -148,7 +151,8 @@ impl Writer<'_> {
                     for pattern in patterns {
                         let _ = write!(rules, "/{pattern}\\n<\\/parameter>/ & ");
                     }
-                    let null = if *or_null { format!(" | \"null\" {CLOSE}") } else { String::new() };
+                    let null =
+                        if *or_null { format!(" | \"null\" {CLOSE}") } else { String::new() };
                     writeln!(rules, "TEXT\n{name}: {terminal} \"\\n\"{null}")
                 }
             }

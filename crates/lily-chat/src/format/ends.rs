@@ -162,7 +162,10 @@ mod tests {
             (json!(false), false),
             (json!({ "type": "string" }), true),
             (json!({ "$ref": "#" }), false),
-            (json!({ "type": "object", "required": ["a"], "properties": { "a": { "$ref": "#" } } }), false),
+            (
+                json!({ "type": "object", "required": ["a"], "properties": { "a": { "$ref": "#" } } }),
+                false,
+            ),
             (json!({ "type": "object", "properties": { "a": { "$ref": "#" } } }), true),
             (
                 json!({ "type": "object", "required": ["a"], "properties": { "a":
@@ -176,8 +179,14 @@ mod tests {
             ),
             (list(0), true),
             (list(1), false),
-            (json!({ "type": "array", "minItems": 1, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }), true),
-            (json!({ "type": "array", "minItems": 2, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }), false),
+            (
+                json!({ "type": "array", "minItems": 1, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }),
+                true,
+            ),
+            (
+                json!({ "type": "array", "minItems": 2, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }),
+                false,
+            ),
             (json!({ "const": 1, "$ref": "#" }), true),
         ] {
             assert_eq!(is_finite(&schema), finite, "{schema}");

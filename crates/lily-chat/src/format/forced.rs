@@ -24,6 +24,9 @@ impl Maker<'_> {
         let mut tools = Vec::with_capacity(rules.tools.len());
         let mut unkept = Vec::new();
         for (index, tool) in rules.tools.iter().enumerate() {
+            if self.patience.has_ended() {
+                return Err(FormatError::GivenUp);
+            }
             let bytes = tool.parameters.to_string().len();
             if bytes > LONGEST {
                 let reason = format!("it has {bytes} bytes, but at most {LONGEST} are supported");
@@ -95,17 +98,24 @@ impl Maker<'_> {
             // The whole schema is among the definitions of a part with references.
             let of_all = fault.strip_prefix(&format!(".$defs.{ROOT}"));
             let fault = of_all.map_or_else(|| format!("{place}{fault}"), str::to_owned);
-            let mut places: Vec<String> =
-                place::unsupported(schema).into_iter().map(|word| format!("{place}{word}")).collect();
-            if rules.strict.get(tool) == Some(&true) || !places.iter().any(|place| place.starts_with(&fault)) {
+            let mut places: Vec<String> = place::unsupported(schema)
+                .into_iter()
+                .map(|word| format!("{place}{word}"))
+                .collect();
+            if rules.strict.get(tool) == Some(&true)
+                || !places.iter().any(|place| place.starts_with(&fault))
+            {
                 places.insert(0, fault.clone());
             }
             for place in places {
                 note(rules, unkept, tool, place, reason.clone())?;
             }
             *lenient = true;
-            compile(schema, true)
-                .map_err(|reason| FormatError::Tool { tool, place: fault, reason })?;
+            compile(schema, true).map_err(|reason| FormatError::Tool {
+                tool,
+                place: fault,
+                reason,
+            })?;
         }
         Ok(())
     }

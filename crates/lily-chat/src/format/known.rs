@@ -5,8 +5,7 @@ const LABEL: &str = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?";
 /// A day, with the last one of each month.
 const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
 /// A time of day with its zone.
-const TIME: &str =
-    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+\-]([01][0-9]|2[0-3]):[0-5][0-9])";
+const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+\-]([01][0-9]|2[0-3]):[0-5][0-9])";
 /// One byte of an address, in decimal.
 const OCTET: &str = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 /// A character of a path.
@@ -19,7 +18,9 @@ pub(crate) fn expression(format: &str) -> Option<String> {
         "time" => TIME.into(),
         "date-time" => format!("{DATE}T{TIME}"),
         "duration" => duration(),
-        "email" => format!(r"[A-Za-z0-9_%+\-]{{1,32}}(\.[A-Za-z0-9_%+\-]{{1,32}}){{0,3}}@{}", host()),
+        "email" => {
+            format!(r"[A-Za-z0-9_%+\-]{{1,32}}(\.[A-Za-z0-9_%+\-]{{1,32}}){{0,3}}@{}", host())
+        }
         "hostname" => host(),
         "ipv4" => format!(r"({OCTET}\.){{3}}{OCTET}"),
         "ipv6" => ipv6(),
@@ -49,7 +50,8 @@ fn duration() -> String {
 /// Eight groups, or fewer with one gap.
 fn ipv6() -> String {
     let group = "[0-9a-fA-F]{1,4}";
-    let mut forms = vec![format!("{group}(:{group}){{7}}"), format!("::({group}(:{group}){{0,6}})?")];
+    let mut forms =
+        vec![format!("{group}(:{group}){{7}}"), format!("::({group}(:{group}){{0,6}})?")];
     for before in 1..=7 {
         let behind = match 7 - before {
             0 => String::new(),
@@ -76,19 +78,39 @@ mod tests {
     #[test]
     fn texts_of_a_format_match_and_others_do_not() {
         for (format, good, bad) in [
-            ("date", &["2024-02-29", "1999-12-31"][..], &["2024-02-30", "2024-4-1", "24-01-01"][..]),
+            (
+                "date",
+                &["2024-02-29", "1999-12-31"][..],
+                &["2024-02-30", "2024-4-1", "24-01-01"][..],
+            ),
             ("time", &["23:59:59Z", "00:00:00.25+05:30"], &["24:00:00Z", "12:00:00", "1:00:00Z"]),
             ("date-time", &["2024-01-01T00:00:00Z"], &["2024-01-01 00:00:00Z", "2024-01-01"]),
-            ("duration", &["P1Y2M3D", "PT5M", "P3DT12H", "P2W"], &["P", "PT", "P1D2Y", "1D", "P1H"]),
+            (
+                "duration",
+                &["P1Y2M3D", "PT5M", "P3DT12H", "P2W"],
+                &["P", "PT", "P1D2Y", "1D", "P1H"],
+            ),
             ("email", &["a.b+c@example.com"], &["a", "@b", "a@", "a b@c"]),
             ("hostname", &["localhost", "a-b.example"], &["-a", "a_b", "a..b", ""]),
             ("ipv4", &["127.0.0.1", "255.255.255.255"], &["256.0.0.1", "1.2.3", "01.2.3.4"]),
             (
                 "ipv6",
-                &["::", "::1", "1::", "1:2:3:4:5:6:7:8", "1::2:3", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8"],
+                &[
+                    "::",
+                    "::1",
+                    "1::",
+                    "1:2:3:4:5:6:7:8",
+                    "1::2:3",
+                    "1:2:3:4:5:6:7::",
+                    "::2:3:4:5:6:7:8",
+                ],
                 &["1:2", ":::", "1::2::3", "1:2:3:4:5:6:7:8:9", "1:2:3:4:5:6:7::8", "12345::"],
             ),
-            ("uuid", &["12345678-1234-1234-1234-123456789abc"], &["12345678123412341234123456789abc"]),
+            (
+                "uuid",
+                &["12345678-1234-1234-1234-123456789abc"],
+                &["12345678123412341234123456789abc"],
+            ),
             (
                 "uri",
                 &["https://me@example.com:80/a/b?c=d#e", "mailto:a@b.c", "file:///etc", "urn:x:y"],

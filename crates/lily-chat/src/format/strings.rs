@@ -12,13 +12,17 @@ use crate::parser::schema::Types;
 
 /// Most values that are listed one by one.
 const MOST_LISTED: usize = 1024;
-/// Work for the expressions of one value.
+/// Work for one expression, about a millisecond.
 const FUEL: u64 = 50_000;
+/// Work for all expressions of a tool.
+const ALL_FUEL: u64 = 40 * FUEL;
 
 /// Reads schemas of values that may be texts.
 pub(crate) struct Strings<'a> {
     root: &'a Value,
     budget: usize,
+    /// Work that is left for expressions.
+    fuel: u64,
     /// Keywords that are not kept, by their places.
     pub unkept: Vec<String>,
 }
@@ -26,7 +30,7 @@ pub(crate) struct Strings<'a> {
 impl<'a> Strings<'a> {
     /// A reader of parts of `root`, of so many at most.
     pub fn new(root: &'a Value, budget: usize) -> Self {
-        Self { root, budget, unkept: Vec::new() }
+        Self { root, budget, fuel: ALL_FUEL, unkept: Vec::new() }
     }
 
     /// The rule of a value of some types, a string among them.
@@ -38,7 +42,8 @@ impl<'a> Strings<'a> {
                 other => other.to_string(),
             });
             // What holds such a tag cannot be written in a call.
-            let fits = |text: &String| !text.contains("</parameter") && !text.contains("tool_call>");
+            let fits =
+                |text: &String| !text.contains("</parameter") && !text.contains("tool_call>");
             let printed: Vec<String> = printed.filter(fits).collect();
             return if printed.is_empty() { ValueRule::Never } else { ValueRule::Listed(printed) };
         }
@@ -50,7 +55,7 @@ impl<'a> Strings<'a> {
             // What looks like a value of another type is one, whatever a pattern says.
             patterns.clear();
         }
-        match is_empty(&patterns) {
+        match self.is_empty(&patterns) {
             true => ValueRule::Never,
             false => ValueRule::Text { patterns, or_null: types.has(Types::NULL) },
         }
@@ -101,7 +106,7 @@ impl<'a> Strings<'a> {
                         _ => telling.iter().all(|(_, member)| is_silent(member)),
                     }
                 }
-                _ if subject(word) == Word::Strings => match expression(word, value) {
+                _ if subject(word) == Word::Strings => match self.expression(word, value) {
                     Some(expression) if of_text => {
                         patterns.extend(expression);
                         true
@@ -172,20 +177,30 @@ impl<'a> Strings<'a> {
     }
 
     /// Keeps of listed values what another keyword of the same schema allows.
-    fn filter(&mut self, word: &str, by: &Value, place: &str, source: &str, found: &mut Vec<Value>) {
+    fn filter(
+        &mut self,
+        word: &str,
+        by: &Value,
+        place: &str,
+        source: &str,
+        found: &mut Vec<Value>,
+    ) {
         let is_kept = match word {
             _ if word == source => true,
             "type" => {
                 found.retain(|value| is_of_type(value, by));
                 true
             }
-            _ if subject(word) == Word::Strings => match expression(word, by).map(matcher) {
-                Some(Some(mut regex)) => {
-                    found.retain(|value| value.as_str().is_none_or(|text| regex.is_match(text)));
-                    true
+            _ if subject(word) == Word::Strings => {
+                match self.expression(word, by).map(|found| self.matcher(found)) {
+                    Some(Some(mut regex)) => {
+                        found
+                            .retain(|value| value.as_str().is_none_or(|text| regex.is_match(text)));
+                        true
+                    }
+                    _ => false,
                 }
-                _ => false,
-            },
+            }
             word => subject(word) == Word::Silent,
         };
         if !is_kept {
@@ -207,6 +222,54 @@ impl<'a> Strings<'a> {
         }
         schema.as_object()
     }
+
+    /// What a keyword asks of a text: an expression for all of it, or nothing. `None` if it cannot be
+    /// kept.
+    fn expression(&mut self, word: &str, value: &Value) -> Option<Option<String>> {
+        let found = match word {
+            "minLength" => match length(value)? {
+                0 => return Some(None),
+                least => format!("(?s:.{{{least},}})"),
+            },
+            "maxLength" => format!("(?s:.{{0,{}}})", length(value)?),
+            "pattern" => pattern::whole(value.as_str()?)?,
+            _ => known::expression(value.as_str()?)?.replace('/', "\\/"),
+        };
+        // Whatever the library does not read would spoil the whole grammar.
+        self.matcher(Some(found.clone())).map(|_| Some(found))
+    }
+
+    /// An expression at work; without one, all texts match.
+    fn matcher(&mut self, expression: Option<String>) -> Option<Regex> {
+        let expression = expression.unwrap_or_else(|| "(?s:.*)".into());
+        self.all_of(&[&expression])
+    }
+
+    /// Whether no text matches all of these. What is too much work is taken for possible.
+    fn is_empty(&mut self, patterns: &[String]) -> bool {
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        let regex = if patterns.is_empty() { None } else { self.all_of(&patterns) };
+        regex.and_then(|mut regex| quietly(|| Some(regex.always_empty()))) == Some(true)
+    }
+
+    /// One expression for the texts that match all of these.
+    fn all_of(&mut self, patterns: &[&str]) -> Option<Regex> {
+        let most = self.fuel.min(FUEL);
+        let regex = quietly(|| {
+            let mut builder = RegexBuilder::new();
+            let all = builder.mk_regex_and(patterns).ok()?;
+            builder.into_regex_limited(all, most).ok()
+        });
+        let cost = regex.as_ref().map_or(most, Regex::cost);
+        self.fuel = self.fuel.saturating_sub(cost);
+        regex
+    }
+}
+
+/// A length, which may be written with a point.
+fn length(value: &Value) -> Option<u64> {
+    let whole = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
+    value.as_u64().or_else(|| value.as_f64().filter(whole).map(|number| number as u64))
 }
 
 /// What a reference leads to.
@@ -226,44 +289,6 @@ pub(crate) fn list<'a>(
     schema.get(word).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// What a keyword asks of a text: an expression for all of it, or nothing. `None` if it cannot be
-/// kept.
-fn expression(word: &str, value: &Value) -> Option<Option<String>> {
-    let length = || value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0).map(|n| n as u64));
-    let found = match word {
-        "minLength" => match length()? {
-            0 => return Some(None),
-            least => format!("(?s:.{{{least},}})"),
-        },
-        "maxLength" => format!("(?s:.{{0,{}}})", length()?),
-        "pattern" => pattern::whole(value.as_str()?)?,
-        _ => known::expression(value.as_str()?)?.replace('/', "\\/"),
-    };
-    // Whatever the library does not read would spoil the whole grammar.
-    matcher(Some(found.clone())).map(|_| Some(found))
-}
-
-/// An expression at work; all texts match nothing.
-fn matcher(expression: Option<String>) -> Option<Regex> {
-    let expression = expression.unwrap_or_else(|| "(?s:.*)".into());
-    quietly(|| {
-        let mut builder = RegexBuilder::new();
-        let expression = builder.mk_regex(&expression).ok()?;
-        builder.into_regex_limited(expression, FUEL).ok()
-    })
-}
-
-/// Whether no text matches all of these. What is too much work is taken for possible.
-fn is_empty(patterns: &[String]) -> bool {
-    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-    !patterns.is_empty()
-        && quietly(|| {
-            let mut builder = RegexBuilder::new();
-            let all = builder.mk_regex_and(&patterns).ok()?;
-            Some(builder.into_regex_limited(all, FUEL).ok()?.always_empty())
-        }) == Some(true)
-}
-
 /// An assertion of the library is no answer.
 fn quietly<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok().flatten()
@@ -272,7 +297,8 @@ fn quietly<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
 /// Whether a schema says nothing but a type.
 fn is_silent(schema: &Value) -> bool {
     let mut words = schema.as_object().into_iter().flatten();
-    *schema != Value::Bool(false) && words.all(|(word, _)| word == "type" || subject(word) == Word::Silent)
+    *schema != Value::Bool(false)
+        && words.all(|(word, _)| word == "type" || subject(word) == Word::Silent)
 }
 
 fn is_of_type(value: &Value, types: &Value) -> bool {

@@ -253,7 +253,10 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         (json!({ "properties": { "a": { "$ref": "#/$defs/none" } } }), ".properties.a"),
         (json!({ "$ref": "https://example.com/other.json" }), ""),
         (json!({ "type": "string", "minLength": 3, "maxLength": 2 }), ""),
-        (json!({ "type": "array", "items": { "type": "string", "pattern": "a\\" } }), ".items.pattern"),
+        (
+            json!({ "type": "array", "items": { "type": "string", "pattern": "a\\" } }),
+            ".items.pattern",
+        ),
         (
             json!({ "type": "object", "required": ["a"], "properties": { "a": { "$ref": "#" } } }),
             "",
@@ -323,8 +326,7 @@ fn a_grammar_that_asks_for_a_call_contradicts_their_prohibition() {
     let call = tokenizer().id_of("<tool_call>").unwrap();
     let bind = |grammar: &str, calls: CallRule| {
         let format = Format::Grammar(grammar.into());
-        let rules =
-            Rules { format: Some(&format), tools: &[], strict: &[], calls, parallel: true };
+        let rules = Rules { format: Some(&format), tools: &[], strict: &[], calls, parallel: true };
         formats.bind(&rules).map(drop)
     };
     for grammar in [
@@ -332,7 +334,10 @@ fn a_grammar_that_asks_for_a_call_contradicts_their_prohibition() {
         format!("start: \"a\" | <[{call}]>"),
         format!("start: \"a\" | <[0-3,{}-{}]>", call - 1, call + 1),
     ] {
-        assert!(matches!(bind(&grammar, CallRule::Never), Err(FormatError::Refused { .. })), "{grammar}");
+        assert!(
+            matches!(bind(&grammar, CallRule::Never), Err(FormatError::Refused { .. })),
+            "{grammar}"
+        );
         assert_eq!(bind(&grammar, CallRule::Auto), Ok(()), "{grammar}");
     }
     // As a text it is none.

@@ -272,10 +272,13 @@ fn texts_of_a_call_keep_their_format_and_what_stands_beside_a_list() {
         (json!({ "enum": ["aa", "b", "</parameter>", "cc"], "minLength": 2 }), |text| {
             ["aa", "cc"].contains(&text)
         }),
-        (json!({ "type": "string", "enum": ["1.5", "x", 7], "pattern": "^[a-z]" }), |text| text == "x"),
-        (json!({ "anyOf": [{ "const": "2024-01-01" }, { "const": "no" }], "format": "date" }), |text| {
-            text == "2024-01-01"
+        (json!({ "type": "string", "enum": ["1.5", "x", 7], "pattern": "^[a-z]" }), |text| {
+            text == "x"
         }),
+        (
+            json!({ "anyOf": [{ "const": "2024-01-01" }, { "const": "no" }], "format": "date" }),
+            |text| text == "2024-01-01",
+        ),
     ] {
         for seed in 1..5 {
             let value = argument(&schema, seed, &tokenizer, &formats);
@@ -311,21 +314,33 @@ fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
         (root(json!({ "required": ["b"] })), ".required"),
         (root(json!({ "if": {}, "then": {} })), ".if"),
         (root(json!({ "anyOf": [{ "required": ["a"] }] })), ".anyOf"),
-        (root(json!({ "allOf": [{ "properties": { "a": { "maxLength": 1 } } }] })), ".allOf[0].properties.a"),
+        (
+            root(json!({ "allOf": [{ "properties": { "a": { "maxLength": 1 } } }] })),
+            ".allOf[0].properties.a",
+        ),
         (root(json!({ "$ref": "#/$defs/none" })), ".$ref"),
         (json!({ "type": "object", "minProperties": 1 }), ".minProperties"),
         (of(json!({ "type": "string", "format": "iri" })), ".properties.a.format"),
         (of(json!({ "type": "string", "pattern": "(?=x)y" })), ".properties.a.pattern"),
         (of(json!({ "type": "string", "pattern": "x\\" })), ".properties.a.pattern"),
         (of(json!({ "type": "string", "not": { "const": "x" } })), ".properties.a.not"),
-        (of(json!({ "type": "string", "anyOf": [{ "maxLength": 1 }, { "minLength": 3 }] })), ".properties.a.anyOf"),
+        (
+            of(json!({ "type": "string", "anyOf": [{ "maxLength": 1 }, { "minLength": 3 }] })),
+            ".properties.a.anyOf",
+        ),
         (of(json!({ "type": ["string", "integer"], "minimum": 3 })), ".properties.a.minimum"),
         (of(json!({ "type": ["string", "integer"], "maxLength": 3 })), ".properties.a.maxLength"),
         (of(json!({ "enum": ["x", "y"], "not": { "const": "x" } })), ".properties.a.not"),
-        (of(json!({ "enum": (0..2000).map(|n| n.to_string()).collect::<Vec<_>>() })), ".properties.a.enum"),
+        (
+            of(json!({ "enum": (0..2000).map(|n| n.to_string()).collect::<Vec<_>>() })),
+            ".properties.a.enum",
+        ),
         (of(json!({ "$ref": "#/x/y" })), ".properties.a.$ref"),
         (of(json!({ "type": "array", "uniqueItems": true })), ".properties.a.uniqueItems"),
-        (of(json!({ "type": "array", "items": { "type": "object", "not": {} } })), ".properties.a.items.not"),
+        (
+            of(json!({ "type": "array", "items": { "type": "object", "not": {} } })),
+            ".properties.a.items.not",
+        ),
     ] {
         let tools = [ToolSpec::new("t", schema)];
         let bound = formats.bind(&rules(&tools, true));
@@ -348,10 +363,10 @@ fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
 }
 
 #[test]
-fn a_part_with_references_that_is_not_kept_is_named_by_its_place_in_the_whole() {
+fn a_part_that_is_not_kept_is_named_where_it_is_referred_to() {
     let schema = json!({ "properties": { "a": { "type": "array", "items": { "$ref": "#/$defs/x" } } },
         "$defs": { "x": { "type": "object", "not": {} } } });
     let tools = [ToolSpec::new("t", schema)];
     let bound = formats().bind(&rules(&tools, true)).unwrap().unwrap();
-    assert_eq!(bound.unkept()[0].place, ".$defs.x");
+    assert_eq!(bound.unkept()[0].place, ".properties.a.items");
 }

@@ -287,7 +287,8 @@ fn r55_the_table_of_the_server_documentation_holds() {
 
 #[test]
 fn of_an_argument_that_is_given_twice_the_first_counts() {
-    let arguments = [("path", "a"), ("content", "one"), ("path", "b\nc"), ("path", ""), ("content", "1")];
+    let arguments =
+        [("path", "a"), ("content", "one"), ("path", "b\nc"), ("path", ""), ("content", "1")];
     let text = render("write", &arguments);
     for case in [Case::answer(&tools(), &text), Case::thought(&tools(), &text)] {
         let parsed = case.parse();
