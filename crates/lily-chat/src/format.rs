@@ -246,6 +246,7 @@ impl Maker<'_> {
                     let reason = "it asks for a call, and `tool_choice` forbids calls";
                     return Err(refused(reason));
                 }
+                check_product(written_steps(text)).map_err(refused)?;
                 GrammarWithLexer::from_lark(text.clone())
             }
             Format::Choice(texts) => {
@@ -340,6 +341,10 @@ fn reason(text: &str) -> String {
     if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
         return "it is too complex".into();
     }
+    if text.contains("coerce_one_of") {
+        return "`oneOf` is supported where its members exclude each other; `anyOf` takes its place"
+            .into();
+    }
     // An assertion of the library that it has caught itself.
     if text.contains("panic") {
         return "it has a form that cannot be kept".into();
@@ -351,6 +356,10 @@ fn reason(text: &str) -> String {
 fn check_steps(schema: &Value) -> Result<(), String> {
     let mut steps = Vec::new();
     collect_steps(schema, &mut steps);
+    check_product(steps)
+}
+
+fn check_product(mut steps: Vec<f64>) -> Result<(), String> {
     steps.sort_by(f64::total_cmp);
     steps.dedup();
     let product: f64 = steps.iter().map(|step| step.max(1.0)).product();
@@ -360,6 +369,17 @@ fn check_steps(schema: &Value) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Steps of the schemas that stand in the text of a grammar.
+fn written_steps(grammar: &str) -> Vec<f64> {
+    let behind = grammar.split("\"multipleOf\"").skip(1);
+    let number = |text: &str| {
+        let text = text.trim_start().strip_prefix(':')?.trim_start();
+        let is_part = |c: char| c.is_ascii_digit() || ".+-eE".contains(c);
+        text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].parse().ok()
+    };
+    behind.filter_map(number).collect()
 }
 
 fn collect_steps(schema: &Value, steps: &mut Vec<f64>) {

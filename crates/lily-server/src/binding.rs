@@ -55,6 +55,11 @@ impl Binder {
         prepared: &mut Prepared,
         wish: Wish,
     ) -> Result<(), ApiError> {
+        if let (true, Some(asked)) = (wish.tools.required, &wish.format) {
+            // Calls leave no answer that it could bind.
+            let field = asked.param.split('.').next();
+            prepared.ignored.extend(field.map(str::to_owned));
+        }
         let places = wish.tools.places.clone();
         let made = self.bound(wish).await?;
         let unkept = made.iter().flat_map(Bound::unkept);

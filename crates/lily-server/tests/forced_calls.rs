@@ -244,6 +244,12 @@ fn what_a_forced_call_does_not_keep_is_listed() {
         );
         assert_eq!(reply.header("x-lily-ignored"), Some(listed.as_str()));
     }
+    // Calls leave no answer that could have a format.
+    let mut both = body(false, json!("required"));
+    both["tools"] = json!([tools()[1]]);
+    both["response_format"] = json!({ "type": "json_object" });
+    let reply = server.post(CHAT, &both);
+    assert_eq!(reply.header("x-lily-ignored"), Some("user, response_format"));
     // Nothing is promised of calls that the model decides to make.
     let free = server.post(CHAT, &body(false, json!("auto")));
     assert_eq!(free.header("x-lily-ignored"), Some("user"));

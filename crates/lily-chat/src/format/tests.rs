@@ -284,6 +284,9 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         Format::JsonSchema(
             json!({ "allOf": [{ "type": "integer", "multipleOf": 9973 }, { "multipleOf": 9967 }] }),
         ),
+        Format::Grammar(
+            "start: %json { \"allOf\": [{ \"type\": \"integer\", \"multipleOf\" : 9973 }, {\"multipleOf\":9967}] }".into(),
+        ),
         Format::Grammar("start: a::0x0\na::_ : \"x\" %if is_ones([0:4]) | a::incr(_)".into()),
         Format::Grammar(format!("start: {}", "(".repeat(100_000))),
         Format::Grammar(format!("A: {}/a/\nstart: A", "~".repeat(100_000))),
