@@ -5,8 +5,10 @@
 #[allow(unsafe_code)]
 mod arena;
 mod bandwidth;
+mod cores;
 #[allow(unsafe_code)]
 mod device;
+mod load;
 mod memory;
 #[allow(unsafe_code)]
 mod pool;
@@ -15,6 +17,7 @@ use lily_plan::{Element, Precision};
 
 pub use device::{CpuDevice, CpuOptions};
 pub use lily_kernels::cpu::Numerics;
+pub use load::Load;
 
 /// Element types without `--exact`: matrix inputs stay f32 in memory and are rounded to 8 bits inside
 /// the kernels; keys and values are bfloat16.

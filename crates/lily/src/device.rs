@@ -1,7 +1,7 @@
 //! Opens the device that runs a model.
 
 use anyhow::Result;
-use lily_cpu::{CpuDevice, CpuOptions, Numerics};
+use lily_cpu::{CpuDevice, CpuOptions, Load, Numerics};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
 #[cfg(target_os = "macos")]
@@ -13,7 +13,7 @@ use lily_metal::{
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 
-use crate::args::{DeviceChoice, ModelArgs};
+use crate::args::{DeviceChoice, LoadChoice, ModelArgs};
 
 /// An opened device with what the engine should know about it.
 pub struct Opened {
@@ -50,6 +50,7 @@ fn open_best(args: &ModelArgs) -> Opened {
     #[cfg(target_os = "macos")]
     if !args.exact
         && args.threads == 0
+        && args.load == LoadChoice::Map
         && let Some(device) = best_metal()
     {
         return opened_metal(device);
@@ -65,12 +66,17 @@ pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
 
 fn open_cpu(args: &ModelArgs) -> Opened {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device = cpu(numerics, args.threads);
+    let load = match args.load {
+        LoadChoice::Map => Load::Map,
+        LoadChoice::Read => Load::Read,
+    };
+    let options = CpuOptions { numerics, threads: args.threads, load, ..CpuOptions::default() };
+    let device = CpuDevice::new(options);
     let description = format!("cpu, {} threads", device.threads());
     Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description }
 }
 
-/// The processor; 0 threads are the machine's.
+/// The processor with mapped weights; 0 threads are as many as suit its cores.
 pub fn cpu(numerics: Numerics, threads: usize) -> CpuDevice {
     CpuDevice::new(CpuOptions { numerics, threads, ..CpuOptions::default() })
 }

@@ -20,7 +20,7 @@ pub struct ServeArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["device", "exact", "threads", "chunk"]
+        conflicts_with_all = ["device", "exact", "threads", "load", "chunk"]
     )]
     pub scripted: Option<PathBuf>,
     /// Address to listen on; 0.0.0.0 lets other machines in.
