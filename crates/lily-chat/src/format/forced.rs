@@ -51,7 +51,7 @@ impl Maker<'_> {
         }
         // Some keyword of a value is not supported. Without those of tools that are not strict there
         // may be a grammar.
-        for (index, tool) in tools.iter_mut().enumerate().take(SUSPECTS) {
+        for (index, tool) in tools.iter_mut().enumerate() {
             self.relax(rules, index, &mut tool.parameters, &mut unkept)?;
         }
         match self.compile_calls(&tools, calls)? {
@@ -91,31 +91,26 @@ impl Maker<'_> {
                 self.compile(GrammarWithLexer::from_json_schema(schema)).map(drop)
             };
             let Err(reason) = compile(schema, false) else { continue };
-            let fault = place::fault(schema, |part| compile(part, false).is_err());
-            if self.patience.has_ended() {
-                return Err(FormatError::GivenUp);
-            }
-            // The whole schema is among the definitions of a part with references.
-            let of_all = fault.strip_prefix(&format!(".$defs.{ROOT}"));
-            let fault = of_all.map_or_else(|| format!("{place}{fault}"), str::to_owned);
             let mut places: Vec<String> = place::unsupported(schema)
                 .into_iter()
                 .map(|word| format!("{place}{word}"))
                 .collect();
-            if rules.strict.get(tool) == Some(&true)
-                || !places.iter().any(|place| place.starts_with(&fault))
-            {
-                places.insert(0, fault.clone());
+            // Where it is not a keyword by itself the smallest part at fault is looked for.
+            if places.is_empty() || rules.strict.get(tool) == Some(&true) {
+                let fault = place::fault(schema, |part| compile(part, false).is_err());
+                // The whole schema is among the definitions of a part with references.
+                let of_all = fault.strip_prefix(&format!(".$defs.{ROOT}"));
+                places = vec![of_all.map_or_else(|| format!("{place}{fault}"), str::to_owned)];
+            }
+            if self.patience.has_ended() {
+                return Err(FormatError::GivenUp);
             }
             for place in places {
                 note(rules, unkept, tool, place, reason.clone())?;
             }
             *lenient = true;
-            compile(schema, true).map_err(|reason| FormatError::Tool {
-                tool,
-                place: fault,
-                reason,
-            })?;
+            let refused = |reason| FormatError::Tool { tool, place: place.into(), reason };
+            compile(schema, true).map_err(refused)?;
         }
         Ok(())
     }
