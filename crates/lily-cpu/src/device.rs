@@ -11,10 +11,10 @@ use lily_plan::{
 };
 
 use crate::arena::Block;
+use crate::bandwidth;
 use crate::cores::Cores;
 use crate::load::{self, Load, Prefetch};
 use crate::pool::{Cost, Pool, Shuffle};
-use crate::{bandwidth, memory};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ impl CpuDevice {
             Load::Map => {
                 let bytes = load::copied_bytes(&weights);
                 // More than fits would only drive out what was brought in before.
-                let fits = memory::limit().is_some_and(|limit| bytes <= limit);
+                let fits = lily_plan::host_memory().is_some_and(|limit| bytes <= limit);
                 if fits && !files.is_empty() {
                     self.prefetch = Prefetch::start(&weights);
                 }
@@ -179,7 +179,7 @@ impl Device for CpuDevice {
 
     /// Mapped weights are not counted: the system can give back the page cache.
     fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        let Some(limit) = memory::limit() else { return Ok(None) };
+        let Some(limit) = lily_plan::host_memory() else { return Ok(None) };
         let weights = match self.options.load {
             Load::Map => 0,
             Load::Read => load::copied_bytes(weights),

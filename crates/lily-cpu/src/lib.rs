@@ -9,7 +9,6 @@ mod cores;
 #[allow(unsafe_code)]
 mod device;
 mod load;
-mod memory;
 #[allow(unsafe_code)]
 mod pool;
 
@@ -25,5 +24,5 @@ pub const DEFAULT_PRECISION: Precision = Precision { kv: Element::Bf16, ..Precis
 
 /// Bytes that everything but the weights may take on this machine; `None` where it does not say.
 pub fn memory_limit() -> Option<u64> {
-    memory::limit()
+    lily_plan::host_memory()
 }
