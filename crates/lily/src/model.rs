@@ -84,7 +84,7 @@ pub struct Held {
 }
 
 impl Source {
-    /// The model that was named, or the built-in one, announced on standard error.
+    /// The model that was named, or the built-in one.
     ///
     /// # Errors
     /// As [`locate`].
@@ -93,10 +93,6 @@ impl Source {
             // A signal would end the program at once, and the folder would stay.
             let signals = Some(hold_signals());
             let made = builtin_model()?;
-            note(
-                "lily: no model given: answering with a tiny random built-in model; its text means \
-                 nothing, use -m for a real one",
-            );
             let folder = made.path().to_path_buf();
             let source = Self { folder, name: "built-in".into(), builtin: Some(made) };
             return Ok(Held { source, signals });
@@ -175,6 +171,13 @@ impl Held {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_on(mut self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
+        if self.source.is_builtin() {
+            // Not before: what does not come to answer has no need of it.
+            note(
+                "lily: no model given: answering with a tiny random built-in model; its text means \
+                 nothing, use -m for a real one",
+            );
+        }
         let start = Instant::now();
         let checkpoint = Checkpoint::open(&self.source.folder)?;
         for warning in checkpoint.warnings() {
