@@ -25,6 +25,8 @@ pub struct Source {
     /// Name for people.
     pub name: String,
     place: Place,
+    /// Whether nobody asked for this one.
+    is_unnamed: bool,
 }
 
 enum Place {
@@ -45,7 +47,7 @@ impl Source {
             let whole = model.canonicalize().ok();
             let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
             let name = name.to_string_lossy().into();
-            return Ok(Self { name, place: Place::Folder(model.into()) });
+            return Ok(Self { name, place: Place::Folder(model.into()), is_unnamed: false });
         }
         let text = model.to_str().filter(|_| !model.exists());
         if text.is_some_and(|text| NANO.contains(&text)) {
@@ -75,10 +77,10 @@ impl Source {
                 return Err(error).context(format!("found no folder {id}{without}"));
             }
         };
-        Ok(Self { name: id.name().into(), place: Place::Folder(folder) })
+        Ok(Self { name: id.name().into(), place: Place::Folder(folder), is_unnamed: false })
     }
 
-    /// The model that was named, or the built-in one, announced on standard error.
+    /// The model that was named, or the built-in one, which is then announced when it is loaded.
     ///
     /// # Errors
     /// As [`locate`](Self::locate).
@@ -89,11 +91,7 @@ impl Source {
         let source = Self::builtin().context(
             "no model is given, and this program has none built in; name a model with -m",
         )?;
-        note(
-            "lily: no model given: lily-nano answers, a toy of the same build as the real ones; use -m for \
-             one of those",
-        );
-        Ok(source)
+        Ok(Self { is_unnamed: true, ..source })
     }
 
     /// The built-in model, if this program has it.
@@ -101,7 +99,11 @@ impl Source {
         #[cfg(feature = "nano")]
         {
             let packed = &lily_nano::NANO;
-            Some(Self { name: packed.name.into(), place: Place::Program(packed) })
+            Some(Self {
+                name: packed.name.into(),
+                place: Place::Program(packed),
+                is_unnamed: false,
+            })
         }
         #[cfg(not(feature = "nano"))]
         None
@@ -175,6 +177,13 @@ impl Source {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn load_on(&self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
+        if self.is_unnamed {
+            // Not before: what does not come to answer has no need of it.
+            note(
+                "lily: no model given: lily-nano answers, a toy of the same build as the real ones; use -m \
+                 for one of those",
+            );
+        }
         let start = Instant::now();
         let checkpoint = Checkpoint::open(self.files())?;
         for warning in checkpoint.warnings() {

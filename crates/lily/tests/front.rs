@@ -345,9 +345,26 @@ fn usage_errors_exit_with_2() {
         &["run", "Hello", "--temperature", "warm"],
         &["chat", "--tokens", "1"],
         &["completions", "tcsh"],
+        &["bench", "--preset", "nope"],
+        &["bench", "--preset", "tiny", "--json", "x.svg", "--plot", "x.svg"],
+        &["bench", "--preset", "tiny", "--json", "a/./x.svg", "--plot", "./a/x.svg"],
     ] {
         assert_eq!(lily(args).status.code(), Some(2), "{args:?}");
     }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said_before_the_built_in_model_is_named() {
+    let mut refused = 0;
+    // No machine has both.
+    for device in ["cuda", "metal"] {
+        let output = lily(&["run", "Hello", "--max-tokens", "1", "--device", device]);
+        if !output.status.success() {
+            refused += 1;
+            assert!(!err(&output).contains(NOTICE), "{}", err(&output));
+        }
+    }
+    assert!(refused > 0);
 }
 
 #[test]
@@ -402,16 +419,23 @@ fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
     let schema = r#"{"type": "object", "required": ["n"], "additionalProperties": false,
         "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}}}"#;
     std::fs::write(&file, schema).unwrap();
-    for more in [["--temperature", "1"], ["--max-tokens", "300"]] {
+    // Some editors begin a file with a mark.
+    for (more, mark) in [(["--temperature", "1"], ""), (["--max-tokens", "300"], "\u{feff}")] {
+        std::fs::write(&file, format!("{mark}{schema}")).unwrap();
         let mut args = vec!["run", "-m", model(), "Hello", "--no-think", "--json"];
         args.extend(["--json-schema", path]);
         args.extend(more);
         let answer: Value = serde_json::from_str(json(&args)["text"].as_str().unwrap()).unwrap();
         assert!((10..=99).contains(&answer["n"].as_i64().unwrap()), "{answer}");
     }
-    for (text, words) in
-        [(r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"), ("{", "is no JSON")]
-    {
+    for (text, words) in [
+        (r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"),
+        ("{", "cannot be used as JSON"),
+        (
+            r#"{"type": "object", "properties": {"a": {}, "a": {}}}"#,
+            "`properties.a` is given twice",
+        ),
+    ] {
         std::fs::write(&file, text).unwrap();
         let output = lily(&["run", "-m", model(), "Hello", "--json-schema", path]);
         assert!(!output.status.success());

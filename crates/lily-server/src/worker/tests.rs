@@ -84,7 +84,7 @@ fn news(heard: &mut Heard) -> News {
     while let Ok((_, update)) = heard.try_recv() {
         match update {
             Update::Prefilled(tokens) => news.prefilled.push(tokens),
-            Update::Text { content, .. } => news.letters += content.len(),
+            Update::Content(text) => news.letters += text.len(),
             Update::Finished(_) => news.finished = true,
             Update::Failed(_) => news.failed = true,
             other => panic!("{other:?}"),

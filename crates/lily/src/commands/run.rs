@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use lily_chat::{
     Bound, CallRule, CompletionRequest, Format, FormatError, Formats, Rules, Turn, complete,
+    parse_json,
 };
 use lily_model::engine::CONTEXTS;
 use lily_model::sampling::Sampling;
@@ -23,6 +24,8 @@ use crate::model::Source;
 use crate::output::{note, print_json, written};
 use crate::terminal::Screen;
 
+/// Begins files of some editors.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Tokens of the answer to a question without `--max-tokens`.
 const LONG_ANSWER: usize = 1024;
 
@@ -77,8 +80,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 fn schema(file: &Path) -> Result<Format> {
     let name = file.display();
     let text = fs::read(file).with_context(|| format!("the schema {name} cannot be read"))?;
-    let schema = serde_json::from_slice(&text);
-    Ok(Format::JsonSchema(schema.with_context(|| format!("{name} is no JSON"))?))
+    // Some editors put it there.
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+    let schema = parse_json(text).with_context(|| format!("{name} cannot be used as JSON"))?;
+    Ok(Format::JsonSchema(schema))
 }
 
 /// What keeps the answer to a format.
