@@ -4,6 +4,7 @@ mod answer;
 mod bench;
 mod doctor;
 mod kernels;
+mod metal;
 mod serve;
 
 use std::ops::RangeInclusive;
@@ -20,6 +21,7 @@ use lily_kernels::gpu::Products;
 use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
 use lily_model::synth::{PRESETS, SynthError};
+pub use metal::MetalArgs;
 pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -119,6 +121,9 @@ pub struct ModelArgs {
     /// Where the CPU keeps the weights.
     #[arg(long, value_enum, default_value_t = LoadChoice::Map)]
     pub load: LoadChoice,
+    /// How decode steps go to the GPU of a Mac.
+    #[command(flatten)]
+    pub metal: MetalArgs,
     /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
     #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: Option<usize>,
@@ -178,7 +183,7 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it what lily would choose for the chip, or 512.
+    /// Tokens of the prefill chunk; without it what lily would choose for the chip at the position, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
@@ -341,6 +346,7 @@ impl Command {
     /// An option is given that the device does not have.
     pub fn check_device(&self) -> Result<(), clap::Error> {
         let Some((command, model)) = self.model() else { return Ok(()) };
+        model.metal.check(command, model.device)?;
         let (device, takes_threads) = match model.device {
             DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
             DeviceChoice::Cuda => ("cuda", false),

@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result};
 use lily_kernels::SessionShape;
 use lily_kernels::gpu::{Target, add_entries};
 use lily_metal::chip::{Gpu, Policy, SelfTest, TENSOR_OS, choose_products};
+use lily_metal::encoder::{DecodeSubmission, Pace, cuts};
 use lily_metal::predict::{Prediction, predict};
 use lily_model::Config;
+use lily_model::engine::chunk_at;
 use lily_model::plan::{
     Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, config_matrix_formats,
     declare, model_shape, splits,
@@ -23,13 +25,17 @@ use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
-    let rows = args.rows()?;
+    let mut rows = args.rows()?;
     let config = read_config(&args.model)?;
+    let shape = model_shape(&config);
+    let pace = args.chip.as_ref().map(Pace::of);
+    if let (PlanStep::Prefill, None) = (args.step, args.tokens) {
+        rows = chunk_at(&shape, rows, args.position, pace.map(Pace::launch_flops));
+    }
     let (tokens, batch) = match args.step {
         PlanStep::Decode => (1, rows),
         PlanStep::Prefill => (rows, 1),
     };
-    let shape = model_shape(&config);
     let end = args.position + tokens;
     let capacity = config.max_position_embeddings.max(end);
     let session = SessionShape {
@@ -74,9 +80,11 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
-    let predicted = args.chip.as_ref().zip(policy);
-    let predicted =
-        predicted.map(|(gpu, policy)| predict(&table, rows, gpu, policy.target.products));
+    let predicted = args.chip.as_ref().zip(policy).zip(pace);
+    let predicted = predicted.map(|((gpu, policy), pace)| {
+        let cuts = cuts(&plan, DecodeSubmission::Whole, pace);
+        predict(&table, rows, gpu, policy.target.products).cut(&cuts)
+    });
     if args.json {
         print_json(&Printed { table: &table, prediction: predicted.as_ref() })?;
     } else if let Some(prediction) = predicted {

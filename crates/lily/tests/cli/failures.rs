@@ -41,6 +41,13 @@ fn wrong_usage_exits_with_2() {
             }
         }
     }
+    for device in ["auto", "cpu", "cuda"] {
+        for option in ["--encode-once", "--commit-early=20"] {
+            let name = option.split('=').next().unwrap();
+            let outcome = lily(&["run", "hi", "--device", device, option]);
+            outcome.assert_usage(&format!("{name} has no effect without --device metal"));
+        }
+    }
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
     lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
     lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
