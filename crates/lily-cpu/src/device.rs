@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
+use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd, next_stamp};
 use lily_kernels::table;
 use lily_plan::{
     Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, MemoryBudget, Plan,
@@ -95,6 +95,7 @@ impl CpuDevice {
             operands: &launches[index].operands,
             numerics: self.options.numerics,
             simd: self.simd,
+            stamp: next_stamp(),
         };
         self.pool.run(launches[index].face, &view).map_err(|reason| DeviceError::Launch {
             device: "cpu".into(),

@@ -21,6 +21,7 @@ fn run(pool: &mut Pool, counts: &mut [i32], bad: i32) -> Result<(), String> {
         operands: &operands,
         numerics: Numerics::Exact,
         simd: Simd::detect(),
+        stamp: 0,
     };
     pool.run(COUNT, &launch)
 }
@@ -82,8 +83,13 @@ fn several_threads_take_part() {
             }
         },
     };
-    let launch =
-        CpuLaunch { args: &[], operands: &[], numerics: Numerics::Exact, simd: Simd::detect() };
+    let launch = CpuLaunch {
+        args: &[],
+        operands: &[],
+        numerics: Numerics::Exact,
+        simd: Simd::detect(),
+        stamp: 0,
+    };
     Pool::new(2, None).run(MEET, &launch).unwrap();
 }
 
