@@ -22,6 +22,7 @@ pub use multiply::{ProductTiles, TILE_TOKENS};
 pub use product::{Inputs, Wanted, multiply};
 pub use project::Projection;
 pub use shared::SharedSlice;
+pub(crate) use simd::Element;
 pub use simd::{Level, LevelError, Simd, VARIABLE};
 
 /// Numbers of the matrix products.

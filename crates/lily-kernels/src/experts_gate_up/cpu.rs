@@ -2,7 +2,6 @@
 
 use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Scratch, multiply, part};
-use crate::math::silu;
 use crate::routing::choose_into;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the input.
@@ -43,7 +42,5 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let h = unsafe { l.f32(bind::H).write(at + columns.start..at + columns.end) };
     let rows = 2 * columns.start..2 * columns.end;
     let results = multiply(l.simd, matrix, (id as usize, rows), inputs, 0..1, floats);
-    for (h, [gate, up]) in h.iter_mut().zip(results.as_chunks().0) {
-        *h = silu(*gate) * up;
-    }
+    l.simd.gated(results.as_chunks().0, h);
 }

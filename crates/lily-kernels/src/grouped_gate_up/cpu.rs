@@ -2,7 +2,6 @@
 
 use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Scratch, multiply};
-use crate::math::silu;
 use crate::routing::cpu::GroupedTiles;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the
@@ -40,8 +39,6 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         let span = sorted * inner + columns.start..sorted * inner + columns.end;
         // SAFETY: these columns of this sorted row belong to this tile alone.
         let hs = unsafe { l.f32(bind::HS).write(span) };
-        for (h, [gate, up]) in hs.iter_mut().zip(results.as_chunks().0) {
-            *h = silu(*gate) * up;
-        }
+        l.simd.gated(results.as_chunks().0, hs);
     }
 }

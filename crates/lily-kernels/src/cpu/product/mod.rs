@@ -42,13 +42,15 @@ pub fn multiply<'s>(
     let width = rows.len();
     space.resize(tokens.len() * width, 0.0);
     let mut sums: Sums = [[0.0; ROWS]; MOST_TOKENS];
-    let panel_at = |first: usize| {
-        let first = first.min(rows.end.saturating_sub(1));
-        Panel::new(matrix, expert, first..rows.end.min(first + ROWS))
+    let panel_at = |first: usize, end: usize| {
+        let first = first.min(end.saturating_sub(1));
+        Panel::new(matrix, expert, first..end.min(first + ROWS))
     };
-    let mut panel = panel_at(rows.start);
+    let mut panel = panel_at(rows.start, rows.end);
     for first in rows.clone().step_by(ROWS) {
-        let next = panel_at(first + ROWS);
+        let last = first + ROWS >= rows.end;
+        // The next tile of this thread is likely to begin where this one ends.
+        let next = panel_at(first + ROWS, if last { matrix.rows() } else { rows.end });
         for start in tokens.clone().step_by(MOST_TOKENS) {
             let some = (start, MOST_TOKENS.min(tokens.end - start));
             let at = (start - tokens.start) * width + first - rows.start;

@@ -147,11 +147,11 @@ impl Product<'_> {
                     if W::CODES {
                         // The product is exact, so the sum is rounded once, as in
                         // `RowRef::dequantise`.
-                        weights = s.fma(scale, weights, bias);
+                        weights = s.mul_add(scale, weights, bias);
                     }
                     for (sums, x) in sums.iter_mut().zip(x) {
                         let x = s.load(x.add(i * S::LANES));
-                        sums[i % CHAINS] = s.fma(weights, x, sums[i % CHAINS]);
+                        sums[i % CHAINS] = s.mul_add(weights, x, sums[i % CHAINS]);
                     }
                 }
             }

@@ -14,7 +14,7 @@ pub(in crate::cpu) const WORDS: usize = TURNED_BYTES / 4;
 pub(in crate::cpu) const LIMIT: f32 = 127.0;
 
 /// Work that is compiled for every instruction set.
-pub(in crate::cpu) trait Kernel {
+pub(crate) trait Kernel {
     /// What it gives.
     type Output;
 
@@ -27,7 +27,7 @@ pub(in crate::cpu) trait Kernel {
 /// # Safety
 /// Unsafe operations take pointers: whoever calls them makes sure of the memory that they name, which
 /// needs no alignment.
-pub(in crate::cpu) trait Isa: Copy {
+pub(crate) trait Isa: Copy {
     /// 32-bit lanes of a vector; divides [`ROWS`].
     const LANES: usize;
     /// Whether there are 32 vector registers, not 16.
@@ -60,8 +60,13 @@ pub(in crate::cpu) trait Isa: Copy {
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b`.
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
-    /// `a * b + c`, rounded once.
+    /// `a * b + c`, rounded once: for sums that must be the same bits everywhere.
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a * b + c`, rounded as is fast.
+    #[inline(always)]
+    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        self.fma(a, b, c)
+    }
     /// Sum of the lanes, in an order that is the instruction set's.
     fn sum(self, v: Self::F) -> f32;
 
@@ -83,6 +88,8 @@ pub(in crate::cpu) trait Isa: Copy {
     fn shift_right_4(self, v: Self::I) -> Self::I;
     /// As f32.
     fn to_f32(self, v: Self::I) -> Self::F;
+    /// The same bits as f32.
+    fn as_f32(self, v: Self::I) -> Self::F;
     /// The low halves of the lanes as bfloat16, widened.
     fn bf16_low(self, v: Self::I) -> Self::F;
     /// The high halves of the lanes as bfloat16, widened.

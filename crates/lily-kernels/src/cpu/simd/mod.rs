@@ -21,6 +21,7 @@ use std::fmt;
 use half::bf16;
 
 pub(super) use isa::{Isa, Kernel, ROWS, TURNED_BYTES, WORDS};
+pub(crate) use vectors::Element;
 
 /// The environment variable that chooses an instruction set.
 pub const VARIABLE: &str = "LILY_CPU_ISA";
@@ -100,7 +101,7 @@ impl Level {
         /// All of these features.
         #[cfg(target_arch = "x86_64")]
         macro_rules! has {
-            ($($feature:tt),*) => { !cfg!(miri) $(&& is_x86_feature_detected!($feature))* };
+            ($($feature:tt),*) => { true $(&& is_x86_feature_detected!($feature))* };
         }
         match self {
             Self::Portable => true,
@@ -280,6 +281,36 @@ impl Simd {
     #[inline]
     pub fn axpy_bf16(self, alpha: f32, x: &[bf16], y: &mut [f32]) {
         self.run(vectors::Axpy(alpha, x, y));
+    }
+
+    /// `y += a ∘ x`.
+    #[inline]
+    pub fn add_product(self, a: &[f32], x: &[f32], y: &mut [f32]) {
+        self.run(vectors::AddProduct(a, x, y));
+    }
+
+    /// `x ← e^x` with a relative error below 1e-6, for finite x; at least `e^-87`.
+    #[inline]
+    pub fn exp(self, x: &mut [f32]) {
+        self.run(vectors::Exp(x));
+    }
+
+    /// `x ← x sigmoid(x)` with a relative error below 1e-6.
+    #[inline]
+    pub fn silu(self, x: &mut [f32]) {
+        self.run(vectors::Silu(x));
+    }
+
+    /// `h = silu(gate) * up` of pairs (gate, up), with a relative error below 1e-6.
+    #[inline]
+    pub fn gated(self, pairs: &[[f32; 2]], h: &mut [f32]) {
+        self.run(vectors::Gated(pairs, h));
+    }
+
+    /// `to = from`, widened.
+    #[inline]
+    pub(crate) fn widen<T: Element>(self, from: &[T], to: &mut [f32]) {
+        self.run(vectors::Widen(from, to));
     }
 
     /// `y *= alpha`.

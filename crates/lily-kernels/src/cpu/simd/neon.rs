@@ -252,6 +252,10 @@ impl<D: Dot> Isa for Neon<D> {
         unsafe { vcvtq_f32_s32(v) }
     }
     #[inline(always)]
+    fn as_f32(self, v: int32x4_t) -> float32x4_t {
+        unsafe { vreinterpretq_f32_s32(v) }
+    }
+    #[inline(always)]
     fn bf16_low(self, v: int32x4_t) -> float32x4_t {
         unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<16>(v)) }
     }

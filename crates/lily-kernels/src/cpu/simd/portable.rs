@@ -91,6 +91,10 @@ impl Isa for Portable {
         lanes!(i => a[i].mul_add(b[i], c[i]))
     }
     #[inline(always)]
+    fn mul_add(self, a: F, b: F, c: F) -> F {
+        lanes!(i => a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
     fn sum(self, v: F) -> f32 {
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     }
@@ -141,6 +145,10 @@ impl Isa for Portable {
     #[inline(always)]
     fn to_f32(self, v: I) -> F {
         lanes!(i => v[i] as f32)
+    }
+    #[inline(always)]
+    fn as_f32(self, v: I) -> F {
+        lanes!(i => f32::from_bits(v[i] as u32))
     }
     #[inline(always)]
     fn bf16_low(self, v: I) -> F {

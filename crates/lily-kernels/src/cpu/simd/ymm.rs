@@ -277,6 +277,10 @@ impl<D: Dot> Isa for Ymm<D> {
         unsafe { _mm256_cvtepi32_ps(v) }
     }
     #[inline(always)]
+    fn as_f32(self, v: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(v) }
+    }
+    #[inline(always)]
     fn bf16_low(self, v: __m256i) -> __m256 {
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v)) }
     }

@@ -177,6 +177,10 @@ impl Isa for Zmm {
         unsafe { _mm512_cvtepi32_ps(v) }
     }
     #[inline(always)]
+    fn as_f32(self, v: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(v) }
+    }
+    #[inline(always)]
     fn bf16_low(self, v: __m512i) -> __m512 {
         unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v)) }
     }
