@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use lily_model::engine::{Engine, EngineOptions, Generation, Progress, SequenceId};
+use lily_model::engine::{CacheMemory, Engine, EngineOptions, Generation, Progress, SequenceId};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_model::sampling::Sampling;
 use lily_plan::{BufferKind, Device, Fusions, control};
@@ -242,6 +242,39 @@ pub fn step_back_equals_a_cold_run(name: &str, make: Make<'_>) {
         got.extend(engine.logits(taken).expect("logits"));
     }
     assert!(got == want, "{name}: {}", relative_rms(&got, &want));
+}
+
+/// A prompt that goes on at a state that was kept gives the bits of the first run, from the memory of the
+/// same sequence and copied to another one.
+///
+/// # Panics
+/// If not.
+pub fn kept_states_give_the_bits_of_the_first_run(name: &str, make: Make<'_>) {
+    let golden = Golden::open(name);
+    let prompt = &golden.prompts.prompts[2][..60];
+    let cache = CacheMemory::Bytes(16 << 20);
+    let mut engine = golden.engine(make(), EngineOptions { cache, ..options() });
+    let request = |engine: &mut Engine| {
+        let sequence = engine.open_for(prompt).expect("a free sequence");
+        let generation = Generation { limit: 5, borders: vec![20, 45], ..Generation::default() };
+        let mut run = engine.start(sequence, prompt, generation).expect("a run");
+        let mut out = Vec::new();
+        while let Some(progress) = engine.advance(&mut run).expect("a step") {
+            out.extend(progress.token());
+        }
+        let fed = out.last().copied().expect("tokens");
+        engine.step(sequence, fed).expect("a step");
+        out.extend(engine.logits(sequence).expect("logits").into_iter().map(f32::to_bits));
+        engine.keep(sequence).expect("a saved state");
+        engine.close(sequence);
+        (run.cached(), out)
+    };
+    let (cached, want) = request(&mut engine);
+    assert_eq!(cached, 0, "{name}");
+    assert_eq!(request(&mut engine), (45, want.clone()), "{name}: in its own memory");
+    let blocker = engine.open().expect("a free sequence");
+    assert_eq!(request(&mut engine), (45, want), "{name}: copied");
+    engine.close(blocker);
 }
 
 fn logits_after(engine: &mut Engine, sequence: SequenceId, ids: &[u32], more: &[u32]) -> Vec<f32> {

@@ -146,6 +146,8 @@ pub struct Outcome {
     pub unfinished_call: Option<String>,
     /// Generated ids, a stop token included.
     pub tokens: Vec<u32>,
+    /// Tokens of the prompt that were kept from an earlier sequence and not read again.
+    pub cached_tokens: usize,
     /// Why it ended.
     pub finish: FinishReason,
     /// How long it took.
@@ -180,6 +182,7 @@ pub fn complete_ids(
         content: String::new(),
         tool_calls: Vec::new(),
         unfinished_call: None,
+        cached_tokens: 0,
         finish: finish.into(),
         timings: Timings {
             first_token,

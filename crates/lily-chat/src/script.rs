@@ -161,7 +161,7 @@ impl ScriptedCompletion {
 
     /// What came of it; cancelled if it was not at its end.
     pub fn finish(self) -> Outcome {
-        self.reply.outcome()
+        self.reply.outcome(0)
     }
 
     /// Whether the prompt is read.

@@ -82,6 +82,7 @@ impl Writer {
             tool_calls,
             unfinished_call: unfinished,
             tokens,
+            cached_tokens: 0,
             finish,
             timings,
         }

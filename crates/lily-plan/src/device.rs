@@ -206,6 +206,15 @@ pub trait Device: Send {
         Ok(None)
     }
 
+    /// Bytes that the host has for copies of states, where its memory is not the one that
+    /// [`memory_budget`](Device::memory_budget) tells of; `None` where it is the same.
+    ///
+    /// # Errors
+    /// The device cannot be asked.
+    fn host_memory(&self) -> Result<Option<u64>, DeviceError> {
+        Ok(None)
+    }
+
     /// Bytes that the device reads from its memory in a second, measured now; `None` where it does not
     /// measure.
     ///

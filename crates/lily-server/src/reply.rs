@@ -254,15 +254,16 @@ fn debug_fields(choice: &mut Value, finished: Option<&Finished>) {
 /// A prompt counts once, however many choices it has.
 fn usage(finished: &[&Finished], per_prompt: usize) -> Value {
     let sum = |of: fn(&Finished) -> usize| finished.iter().map(|f| of(f)).sum::<usize>();
-    let prompts = finished.iter().step_by(per_prompt.max(1));
-    let prompt_tokens: usize = prompts.map(|f| f.prompt_tokens).sum();
+    // Of the first choice: the others go on with what it has read.
+    let prompts = || finished.iter().step_by(per_prompt.max(1));
+    let prompt_tokens: usize = prompts().map(|f| f.prompt_tokens).sum();
+    let cached_tokens: usize = prompts().map(|f| f.cached_tokens).sum();
     let completion_tokens = sum(|f| f.completion_tokens);
     json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        // Every request is read from its first token.
-        "prompt_tokens_details": { "cached_tokens": 0 },
+        "prompt_tokens_details": { "cached_tokens": cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": sum(|f| f.reasoning_tokens) },
     })
 }

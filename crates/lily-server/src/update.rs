@@ -42,6 +42,8 @@ pub(crate) enum Update {
 pub(crate) struct Finished {
     pub reason: FinishReason,
     pub prompt_tokens: usize,
+    /// Of the prompt: those that were kept from an earlier request.
+    pub cached_tokens: usize,
     pub completion_tokens: usize,
     /// Of the completion.
     pub reasoning_tokens: usize,
@@ -147,6 +149,7 @@ impl Relay<'_> {
         Update::Finished(Finished {
             reason,
             prompt_tokens: self.request.prompt.len(),
+            cached_tokens: outcome.cached_tokens,
             completion_tokens: outcome.tokens.len(),
             reasoning_tokens: reasoning_tokens(tokenizer, self.request.thinking, &outcome),
             unfinished_call: outcome.unfinished_call.filter(|_| !self.called),

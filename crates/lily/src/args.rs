@@ -112,12 +112,25 @@ pub struct ModelArgs {
     /// Compute with f32 activations and an f32 KV cache (CPU only).
     #[arg(long)]
     pub exact: bool,
-    /// Threads of the CPU; 0 takes the machine's.
+    /// Threads of the CPU; 0 takes one for each fast physical core, and no more than a container's
+    /// quota is worth.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
+    /// Where the CPU keeps the weights.
+    #[arg(long, value_enum, default_value_t = LoadChoice::Map)]
+    pub load: LoadChoice,
     /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
     #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: Option<usize>,
+}
+
+/// Where weights are on the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadChoice {
+    /// In their mapped files: nothing is copied, and the system may take the memory back.
+    Map,
+    /// Read into memory at the start, which the system does not take back.
+    Read,
 }
 
 /// Devices of this build.
@@ -337,6 +350,7 @@ impl Command {
         };
         let stray = match model {
             ModelArgs { exact: true, .. } => "--exact",
+            ModelArgs { load: LoadChoice::Read, .. } => "--load",
             ModelArgs { threads: 1.., .. } if !takes_threads => "--threads",
             _ => return Ok(()),
         };

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use lily_chat::{DialogueOptions, Input};
+use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_model::sampling::Sampling;
 use lily_text::PromptEncoder;
 
@@ -54,7 +55,9 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         );
     }
     let (name, builtin) = (source.name.clone(), source.is_builtin());
-    let loaded = held.load(&args.model, context, false)?;
+    // Templates leave thoughts out of later prompts, which then part from what was generated.
+    let engine = EngineOptions { context, cache: CacheMemory::Spare, ..EngineOptions::default() };
+    let loaded = held.load_with(&args.model, engine)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let options = DialogueOptions {
         system: args.answer.system.clone(),

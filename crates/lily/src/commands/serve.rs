@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use lily_chat::Script;
 use lily_model::GenerationDefaults;
-use lily_model::engine::EngineOptions;
+use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
 use lily_stdio::HeldSignals;
 use lily_text::PromptEncoder;
@@ -179,11 +179,12 @@ async fn serve(
     // The others may come now: the folder is gone.
     drop(signals);
     note(format_args!(
-        "lily: {} on {}, context {}, {} at once, loaded in {:.1} s",
+        "lily: {} on {}, context {}, {} at once, {} MiB for kept prompts, loaded in {:.1} s",
         text.id,
         loaded.engine.device_name(),
         args.ctx,
         loaded.engine.session().batch,
+        loaded.engine.cache_use().capacity >> 20,
         loaded.load_time.as_secs_f64()
     ));
     handle.ready(Model {
@@ -225,6 +226,7 @@ fn load(source: Source, args: &ServeArgs) -> Result<oneshot::Receiver<Result<Loa
         context: args.ctx,
         batch: args.sessions.unwrap_or(SESSIONS),
         shrink_batch: args.sessions.is_none(),
+        cache: args.cache_memory.map_or(CacheMemory::Spare, CacheMemory::Bytes),
         ..EngineOptions::default()
     };
     std::thread::Builder::new().name("lily-load".into()).spawn(move || {

@@ -13,6 +13,8 @@ fn run_gives_the_golden_ids() {
         let plain = lily(&[&run[..], &["--ignore-stop"]].concat());
         assert_eq!(plain.stdout, ids(&prompts["greedy"][1]) + "\n", "{plain:?}");
         assert!(plain.messages()[0].starts_with("length: 7 prompt tokens at "), "{plain:?}");
+        let read = lily(&[&run[..], &["--ignore-stop", "--load", "read"]].concat());
+        assert_eq!(read.stdout, plain.stdout, "weights in memory are the same: {read:?}");
 
         let object = lily(&[&run[..], &["--ignore-stop", "--json"]].concat()).json();
         assert_eq!(object["tokens"], prompts["greedy"][1]);

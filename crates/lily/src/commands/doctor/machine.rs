@@ -37,6 +37,8 @@ pub enum Machine {
         instruction_set: String,
         /// Threads that run launches.
         threads: usize,
+        /// The cores that they were counted by.
+        cores: String,
         /// Bytes that everything but the weights may take, where the system says.
         memory_limit: Option<u64>,
         /// Bytes read from memory by all threads together in a second, measured.
@@ -113,6 +115,7 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
             let machine = Machine::Cpu {
                 instruction_set: Simd::detect().level().to_string(),
                 threads,
+                cores: device.cores(),
                 memory_limit: lily_cpu::memory_limit(),
                 read_bandwidth,
             };
@@ -172,9 +175,10 @@ impl fmt::Display for Machine {
         let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let mut line = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:21} {value}");
         match self {
-            Self::Cpu { instruction_set, threads, memory_limit, read_bandwidth } => {
+            Self::Cpu { instruction_set, threads, cores, memory_limit, read_bandwidth } => {
                 line("instruction set", instruction_set)?;
                 line("threads", threads)?;
+                line("cores", cores)?;
                 let limit = memory_limit.map_or("the system does not say".into(), gb);
                 line("memory limit", &limit)?;
                 line("read bandwidth", &format!("{:.1} GB/s", read_bandwidth / 1e9))
