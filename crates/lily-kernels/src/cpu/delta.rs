@@ -1,5 +1,7 @@
 //! The delta rule of the Gated DeltaNet on rows of a head's state.
 
+#![allow(clippy::needless_range_loop)] // one index names vectors of several arrays alike
+
 use super::Simd;
 use super::simd::{Isa, Kernel};
 

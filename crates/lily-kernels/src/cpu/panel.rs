@@ -1,6 +1,8 @@
 //! Products of small f32 matrices that lie in the nearest caches. The order of a sum depends on its
 //! length only.
 
+#![allow(clippy::needless_range_loop)] // one index names vectors of several arrays alike
+
 use super::Simd;
 use super::simd::{Isa, Kernel, TURNED_BYTES, WORDS};
 

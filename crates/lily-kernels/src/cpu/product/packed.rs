@@ -6,6 +6,8 @@
 //! `sum = dot_g * (scale_g * d_g) + sum`, with the exact whole number `dot_g`. It depends neither on
 //! the other rows and inputs of the call nor on the instruction set.
 
+#![allow(clippy::needless_range_loop)] // one index names vectors of several arrays alike
+
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;

@@ -235,8 +235,8 @@ impl Simd {
     pub(super) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.level {
             Level::Portable => portable::run(kernel),
-            // SAFETY, here and below: the level is only set after the machine was seen to have it.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level is only set after the machine was seen to have it.
             Level::Avx2 => unsafe { ymm::run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
