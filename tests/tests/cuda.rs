@@ -82,7 +82,7 @@ fn steps_taken_back_leave_the_state_of_a_cold_run() {
 fn kept_states_give_the_bits_of_the_first_run() {
     if available() {
         for name in ["heads", "odd"] {
-            gpu::kept_states_give_the_bits_of_the_first_run(name, &cuda, gpu::Splits::Show);
+            gpu::kept_states_give_the_bits_of_the_first_run(name, &cuda);
         }
     }
 }

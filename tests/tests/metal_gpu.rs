@@ -84,7 +84,7 @@ fn steps_taken_back_leave_the_state_of_a_cold_run() {
 #[test]
 fn kept_states_give_the_bits_of_the_first_run() {
     if available() {
-        gpu::kept_states_give_the_bits_of_the_first_run("odd", &metal, gpu::Splits::Show);
+        gpu::kept_states_give_the_bits_of_the_first_run("odd", &metal);
     }
 }
 
