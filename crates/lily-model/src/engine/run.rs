@@ -248,7 +248,7 @@ impl Engine {
         self.resume(run)?;
         let until = run.points.as_ref().and_then(SavePoints::next);
         let until = until.map_or(usize::MAX, |at| at - run.position);
-        let most = run.chunk.min(self.session.tokens).min(until);
+        let most = run.chunk.min(self.chunk_at(run.position)).min(until);
         let mut count = most.min(run.prompt.len() - run.fed);
         if run.points.is_some() && count >= CHUNK && count < run.prompt.len() - run.fed {
             // States are kept at the ends of blocks.
