@@ -4,6 +4,7 @@ pub mod astray;
 pub mod faulty;
 pub mod gpu;
 pub mod layers;
+pub mod nano;
 pub mod pair;
 pub mod plan_model;
 pub mod replay;
@@ -13,7 +14,7 @@ pub mod spoil;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lily_cpu::{CpuDevice, CpuOptions, Numerics};
+use lily_cpu::{CpuDevice, CpuOptions, Numerics, Simd};
 use lily_kernels::{ModelShape, table};
 use lily_model::engine::{Engine, EngineError, EngineOptions};
 use lily_model::plan::model_shape;
@@ -94,9 +95,10 @@ pub fn load(
     Engine::new(device, shape, weights, options)
 }
 
-/// A CPU device with two threads.
+/// A CPU device with two threads, and the instruction set that the environment names.
 pub fn cpu(numerics: Numerics) -> Box<dyn Device> {
-    Box::new(CpuDevice::new(CpuOptions { numerics, threads: 2, ..CpuOptions::default() }))
+    let simd = Simd::from_environment().expect("an instruction set of this machine");
+    Box::new(CpuDevice::new(CpuOptions { numerics, threads: 2, simd, ..CpuOptions::default() }))
 }
 
 /// The interpreter; `checked` enforces declared ranges.

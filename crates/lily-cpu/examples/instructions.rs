@@ -12,7 +12,7 @@ use lily_kernels::table;
 use lily_plan::{Device, DeviceError, PlanId, RowFormat, Step, Weight, write_f32, write_i32};
 
 /// Kernels in which a step spends its time: products, attention, the delta rule, the head.
-const HOT: [&str; 16] = [
+const HOT: [&str; 17] = [
     "attn_flash",
     "attn_in",
     "attn_out",
@@ -24,6 +24,7 @@ const HOT: [&str; 16] = [
     "gdn_conv",
     "gdn_in",
     "gdn_out",
+    "gdn_scan",
     "gdn_step",
     "grouped_down",
     "grouped_gate_up",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
+use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd, next_stamp};
 use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::table;
 use lily_plan::{
@@ -26,6 +26,8 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Where the weights are.
     pub load: Load,
+    /// The instruction set of the kernels.
+    pub simd: Simd,
     /// For tests: the tiles of a launch, and the launches of a stage, run in a random order drawn
     /// from this seed. The results are the same bits.
     pub shuffle: Option<u64>,
@@ -33,7 +35,13 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { numerics: Numerics::Int8, threads: 0, load: Load::Map, shuffle: None }
+        Self {
+            numerics: Numerics::Int8,
+            threads: 0,
+            load: Load::Map,
+            simd: Simd::detect(),
+            shuffle: None,
+        }
     }
 }
 
@@ -82,7 +90,7 @@ impl CpuDevice {
         let cores = Cores::here();
         Self {
             options,
-            simd: Simd::detect(),
+            simd: options.simd,
             pool: Pool::new(&cores, options.threads, options.shuffle.map(Shuffle::new)),
             cores,
             files: Vec::new(),
@@ -137,6 +145,7 @@ impl CpuDevice {
             operands,
             numerics: self.options.numerics,
             simd: self.simd,
+            stamp: next_stamp(),
         };
         self.pool.run(*face, &view, cost).map_err(|reason| DeviceError::Launch {
             device: "cpu".into(),

@@ -15,7 +15,7 @@ mod pool;
 use lily_plan::{Element, Precision};
 
 pub use device::{CpuDevice, CpuOptions};
-pub use lily_kernels::cpu::Numerics;
+pub use lily_kernels::cpu::{Numerics, Simd};
 pub use load::Load;
 
 /// Element types without `--exact`: matrix inputs stay f32 in memory and are rounded to 8 bits inside

@@ -105,7 +105,7 @@ pub enum Command {
 #[derive(Clone, Args)]
 pub struct ModelArgs {
     /// Model folder in the Hugging Face / MLX layout, or a model that `lily pull` downloaded;
-    /// without it a tiny random built-in model runs.
+    /// without it, and for `nano`, the built-in lily-nano runs, a toy of the same build.
     #[arg(short, long, value_name = "FOLDER|ORG/NAME")]
     pub model: Option<PathBuf>,
     /// Device that runs the model.
@@ -156,8 +156,6 @@ pub enum DeviceChoice {
 
 /// `lily eval`.
 #[derive(Args)]
-// The built-in model has no reference.
-#[command(mut_arg("model", |arg| arg.required(true).help("Model folder that the reference belongs to")))]
 pub struct EvalArgs {
     /// Model and device.
     #[command(flatten)]
@@ -173,7 +171,7 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), or a downloaded model: the
+    /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), a downloaded model, or nano: the
     /// weights are not read.
     #[arg(short, long)]
     pub model: PathBuf,
@@ -246,9 +244,9 @@ pub enum PlanStep {
 /// `lily inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Model folder, or a model that `lily pull` downloaded.
+    /// Model folder, or a model that `lily pull` downloaded; without it, and for `nano`, the built-in one.
     #[arg(value_name = "FOLDER|ORG/NAME")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 //! Opens the device that runs a model.
 
 use anyhow::Result;
-use lily_cpu::{CpuDevice, CpuOptions, Load, Numerics};
+use lily_cpu::{CpuDevice, CpuOptions, Load, Numerics, Simd};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
 #[cfg(target_os = "macos")]
@@ -39,8 +39,8 @@ const CHUNK: usize = 512;
 /// It is not there, or lacks something; the message says what.
 pub fn open(args: &ModelArgs) -> Result<Opened> {
     match args.device {
-        DeviceChoice::Auto => Ok(open_best(args)),
-        DeviceChoice::Cpu => Ok(open_cpu(args)),
+        DeviceChoice::Auto => open_best(args),
+        DeviceChoice::Cpu => open_cpu(args),
         DeviceChoice::Cuda => open_cuda(),
         DeviceChoice::Metal => open_metal(args),
         #[cfg(feature = "msl-test")]
@@ -49,14 +49,14 @@ pub fn open(args: &ModelArgs) -> Result<Opened> {
 }
 
 /// The GPU of an Apple silicon Mac, unless an option asks for what only the processor has; otherwise the processor.
-fn open_best(args: &ModelArgs) -> Opened {
+fn open_best(args: &ModelArgs) -> Result<Opened> {
     #[cfg(target_os = "macos")]
     if !args.exact
         && args.threads == 0
         && args.load == LoadChoice::Map
         && let Some(device) = best_metal()
     {
-        return opened_metal(device);
+        return Ok(opened_metal(device));
     }
     open_cpu(args)
 }
@@ -67,16 +67,17 @@ pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
     metal(MetalOptions::default()).ok().filter(|device| device.host().system().is_apple_silicon())
 }
 
-fn open_cpu(args: &ModelArgs) -> Opened {
+fn open_cpu(args: &ModelArgs) -> Result<Opened> {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
     let load = match args.load {
         LoadChoice::Map => Load::Map,
         LoadChoice::Read => Load::Read,
     };
-    let options = CpuOptions { numerics, threads: args.threads, load, ..CpuOptions::default() };
+    let (threads, simd) = (args.threads, Simd::from_environment()?);
+    let options = CpuOptions { numerics, threads, load, simd, ..CpuOptions::default() };
     let device = CpuDevice::new(options);
     let description = format!("cpu, {} threads", device.threads());
-    Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description }
+    Ok(Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description })
 }
 
 /// The processor with mapped weights; 0 threads are as many as suit its cores.

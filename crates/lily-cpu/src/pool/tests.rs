@@ -23,7 +23,8 @@ fn wait_for(what: &str, came: impl Fn() -> bool) {
 }
 
 fn no_operands() -> CpuLaunch<'static> {
-    CpuLaunch { args: &[], operands: &[], numerics: Numerics::Exact, simd: Simd::detect() }
+    let simd = Simd::detect();
+    CpuLaunch { args: &[], operands: &[], numerics: Numerics::Exact, simd, stamp: 0 }
 }
 
 /// Adds 1 to element `tile`, and fails at the tile in the arguments.
@@ -45,6 +46,7 @@ fn run(pool: &mut Pool, counts: &mut [i32], bad: i32) -> Result<(), String> {
         operands: &operands,
         numerics: Numerics::Exact,
         simd: Simd::detect(),
+        stamp: 0,
     };
     pool.run(COUNT, &launch, &mut Cost::default())
 }

@@ -125,7 +125,7 @@ fn small_launches_are_counted_with_their_shares() {
 
 #[test]
 fn the_longest_command_buffer_is_the_longest_part_between_cuts() {
-    let stages = (0..4).map(|stage| row(stage, stage, 1 << (20 + stage), 0, None)).collect();
+    let stages = (0..4).map(|stage| row(stage, stage, 4 << 20, 0, None)).collect();
     let whole = predict(&table(stages), 1, &m5_max(), Products::SimdgroupMatrix);
     assert_eq!((whole.command_buffers, whole.longest_command_buffer_us), (1, whole.step_us));
     let us: Vec<f64> = whole.launches.iter().map(|launch| launch.us).collect();

@@ -28,7 +28,7 @@ struct Report {
     kernels: Vec<Row>,
     /// Where kernels are compiled at run time.
     compile_times: Option<CompileTimes>,
-    /// The built-in model, once the kernels are right.
+    /// A tiny model, once the kernels are right.
     model: Option<WholeModel>,
     /// Kernels that are not ok.
     failed: usize,

@@ -20,7 +20,7 @@ use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
-use crate::model::locate;
+use crate::model::Source;
 use crate::output::{print, print_json};
 
 /// Runs the command.
@@ -134,12 +134,12 @@ pub fn read_config(model: &Path) -> Result<Config> {
         let text = synth::plan(&preset, 0)?.config().to_string();
         return Ok(Config::from_json(&text, model)?);
     }
-    let located = locate(model).with_context(|| {
+    let source = Source::locate(model).with_context(|| {
         format!(
             "cannot read {}; give a model folder, a config.json, or one of {}",
             model.display(),
             PRESETS.join(", ")
         )
     })?;
-    Ok(Config::read(&located.folder)?)
+    source.config()
 }

@@ -31,7 +31,6 @@ fn wrong_usage_exits_with_2() {
     run(&["--unknown"]).assert_usage("--unknown");
     lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
     lily(&["eval", "-m", &model]).assert_usage("--reference");
-    lily(&["eval", "--reference", &model]).assert_usage("--model <FOLDER|ORG/NAME>");
     for option in ["--exact", "--threads=2", "--load=read"] {
         let name = option.split('=').next().unwrap();
         for command in [&["run", "hi"][..], &["chat"], &["serve"], &["bench"]] {
