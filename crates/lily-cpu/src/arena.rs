@@ -125,6 +125,7 @@ mod tests {
     /// An allocator that clears a gigabyte would take its time, and the memory.
     #[test]
     #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has memory of its own")]
     fn what_is_never_touched_takes_no_memory() {
         let resident = || -> u64 {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();

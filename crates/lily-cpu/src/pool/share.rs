@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn runs_cover_every_tile_once_and_get_shorter() {
-        for tiles in [0, 1, 2, 3, 7, 64, 97, 1000, 4099] {
+        let all = [0, 1, 2, 3, 7, 64, 97, 1000, 4099];
+        for &tiles in if cfg!(miri) { &all[..5] } else { &all[..] } {
             for threads in [1, 2, 3, 32, 200] {
                 for least in [0, 1, 5, 10_000] {
                     let cut = Cut::new(tiles, threads, least);
