@@ -25,7 +25,7 @@ train() { # MINUTES ARGUMENTS: a run that fails goes on from its last state, wit
 
 case ${1:-} in
   start)
-    minutes=${2:-18}; shift; shift
+    minutes=${2:-15}; shift; shift
     mkdir -p "$work" && rm -f "$work/finished"
     [ -f cache.tar.xz ] && tar xJf cache.tar.xz -C "$work" # compiled parts of an earlier run
     export -f train; export work

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains lily-nano from nothing.
 
-  python train.py --minutes 13 --out OUT            one GPU
+  python train.py --minutes 15 --out OUT            one GPU
   python train.py --tiny --steps 200 --out OUT      a check on a CPU
 
 The rate of learning and the switch to 4-bit weights follow the share of the time (or of `--steps`)
@@ -199,7 +199,7 @@ def routing(shares):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument(
-        "--minutes", type=float, default=13.0, help="wall clock of the training, without the final evaluation"
+        "--minutes", type=float, default=15.0, help="wall clock of the training, without the final evaluation"
     )
     p.add_argument("--steps", type=int, default=0, help="fixed number of steps instead of minutes")
     p.add_argument("--out", type=Path, required=True)

@@ -4,6 +4,7 @@ pub mod astray;
 pub mod faulty;
 pub mod gpu;
 pub mod layers;
+pub mod nano;
 pub mod pair;
 pub mod plan_model;
 pub mod replay;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lily_cpu::{CpuDevice, CpuOptions, Numerics, Simd};
-use lily_kernels::table;
+use lily_kernels::{ModelShape, table};
 use lily_model::engine::{Engine, EngineError, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, parse_header};
@@ -68,6 +69,11 @@ impl Golden {
     /// Tensors of another file of the folder.
     pub fn tensors(&self, file: &str) -> BTreeMap<String, Vec<f32>> {
         read_floats(&self.folder.join(file))
+    }
+
+    /// Dimensions of the model.
+    pub fn shape(&self) -> ModelShape {
+        model_shape(Checkpoint::open(&self.folder).expect("the checkpoint opens").config())
     }
 
     /// An engine on a device.

@@ -124,7 +124,11 @@ impl Completion {
             Some(Progress::Token(chosen)) => {
                 self.reply.note_first();
                 self.reply.tokens.push(chosen.id);
-                let asked = on_event(Event::Token(&chosen));
+                let is_text = !self.has_stopped() && !self.reply.writer.ends_turn(chosen.id);
+                let asked = match is_text {
+                    true => on_event(Event::Token(&chosen)),
+                    false => ControlFlow::Continue(()),
+                };
                 let written = self.write(chosen.id, on_event);
                 if asked.is_break() { asked } else { written }
             }
@@ -135,8 +139,13 @@ impl Completion {
         Ok(!self.reply.has_ended())
     }
 
+    /// Whether the last token is one of those that end the text.
+    fn has_stopped(&self) -> bool {
+        matches!(self.run.finish(), Some(Finish::Stop(_)))
+    }
+
     fn write(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
-        if matches!(self.run.finish(), Some(Finish::Stop(_))) {
+        if self.has_stopped() {
             return ControlFlow::Continue(());
         }
         let count = self.reply.tokens.len();

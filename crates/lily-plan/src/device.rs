@@ -197,6 +197,13 @@ pub trait Device: Send {
         Fusions::default()
     }
 
+    /// Most arithmetic operations of a launch that surely ends before the system takes the GPU away from it; `None` where
+    /// a launch may take any time. Chunks of a prompt are chosen so that attention, whose work grows with what is read
+    /// already, stays within it.
+    fn launch_flops(&self) -> Option<u64> {
+        None
+    }
+
     /// What the device has for a model with these weights, now and before it is allocated; `None`
     /// where the system does not say.
     ///

@@ -184,7 +184,9 @@ impl Meter {
     /// Notes an update.
     pub fn note(&mut self, update: &Update, metrics: &Metrics) {
         match update {
-            Update::Text { .. } | Update::CallStarted { .. } if self.first.is_none() => {
+            Update::Reasoning(_) | Update::Content(_) | Update::CallStarted { .. }
+                if self.first.is_none() =>
+            {
                 self.first = Some(Instant::now());
                 metrics.first_token.observe(self.start.elapsed().as_secs_f64());
             }
@@ -231,7 +233,7 @@ mod tests {
     fn what_happened_is_counted_once() {
         let metrics = Metrics::new();
         let mut meter = Meter::new(Instant::now());
-        let text = Update::Text { reasoning: "a".into(), content: String::new() };
+        let text = Update::Reasoning("a".into());
         meter.note(&text, &metrics);
         meter.note(&text, &metrics);
         let finished = Finished {

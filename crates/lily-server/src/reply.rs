@@ -6,7 +6,7 @@ use lily_model::engine::Chosen;
 use lily_text::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::logprobs;
+use crate::logprobs::{self, Place};
 use crate::schema::random;
 use crate::update::{Finished, Update};
 
@@ -55,10 +55,8 @@ impl Choice {
     /// Adds what is new.
     pub fn add(&mut self, update: Update) {
         match update {
-            Update::Text { reasoning, content } => {
-                self.reasoning.push_str(&reasoning);
-                self.content.push_str(&content);
-            }
+            Update::Reasoning(text) => self.reasoning.push_str(&text),
+            Update::Content(text) => self.content.push_str(&text),
             Update::CallStarted { name, .. } => {
                 let (id, arguments) = (call_id(), String::new());
                 self.calls.push(Call { id, name, arguments, is_whole: false });
@@ -139,25 +137,19 @@ impl Reply {
             Kind::Text => listed["text"] = json!(choice.content),
             Kind::Chat => listed["message"] = choice.message(),
         }
-        listed["logprobs"] = self.logprobs(&choice.tokens, 0);
+        listed["logprobs"] = self.logprobs(&choice.tokens, &mut Place::default());
         listed["finish_reason"] = json!(choice.finished.as_ref().map(|f| f.reason.name()));
         debug_fields(&mut listed, choice.finished.as_ref());
         listed
     }
 
-    /// Log probabilities as the API has them; null if nobody asked. In a text completion, so many
-    /// characters of text are in front of the tokens.
-    pub fn logprobs(&self, tokens: &[Chosen], offset: usize) -> Value {
+    /// Log probabilities as the API has them, null if nobody asked, and the place behind the tokens.
+    pub fn logprobs(&self, tokens: &[Chosen], place: &mut Place) -> Value {
         match (&self.tokenizer, self.kind) {
             (None, _) => Value::Null,
             (Some(tokenizer), Kind::Chat) => logprobs::chat(tokenizer, tokens),
-            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, offset),
+            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, place),
         }
-    }
-
-    /// Characters of the texts of tokens.
-    pub fn characters(&self, tokens: &[Chosen]) -> usize {
-        self.tokenizer.as_ref().map_or(0, |tokenizer| logprobs::characters(tokenizer, tokens))
     }
 
     /// The first chunk of a choice of a chat; a stream of text needs none.
@@ -169,17 +161,9 @@ impl Reply {
     /// A chunk with what is new; `None` if there is nothing to say.
     pub fn update(&self, choice: usize, update: &Update) -> Option<Value> {
         let delta = match (self.kind, update) {
-            (Kind::Text, Update::Text { content, .. }) => json!(content),
-            (Kind::Chat, Update::Text { reasoning, content }) => {
-                let mut delta = json!({});
-                if !reasoning.is_empty() {
-                    delta["reasoning_content"] = json!(reasoning);
-                }
-                if !content.is_empty() {
-                    delta["content"] = json!(content);
-                }
-                delta
-            }
+            (Kind::Text, Update::Content(text)) => json!(text),
+            (Kind::Chat, Update::Reasoning(text)) => json!({ "reasoning_content": text }),
+            (Kind::Chat, Update::Content(text)) => json!({ "content": text }),
             (Kind::Chat, Update::CallStarted { index, name }) => {
                 let function = json!({ "name": name, "arguments": "" });
                 json!({ "tool_calls": [

@@ -7,12 +7,15 @@ use lily_cuda::{CudaDevice, CudaOptions};
 #[cfg(target_os = "macos")]
 use lily_metal::{
     Host as _, MetalDevice, MetalOptions,
+    encoder::{DecodeEncoding, DecodeSubmission},
     host::{AppleHost, AppleOptions},
 };
 #[cfg(feature = "msl-test")]
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 
+#[cfg(target_os = "macos")]
+use crate::args::MetalArgs;
 use crate::args::{DeviceChoice, LoadChoice, ModelArgs};
 
 /// An opened device with what the engine should know about it.
@@ -39,7 +42,7 @@ pub fn open(args: &ModelArgs) -> Result<Opened> {
         DeviceChoice::Auto => open_best(args),
         DeviceChoice::Cpu => open_cpu(args),
         DeviceChoice::Cuda => open_cuda(),
-        DeviceChoice::Metal => open_metal(),
+        DeviceChoice::Metal => open_metal(args),
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => Ok(open_msl_test(args)),
     }
@@ -61,7 +64,7 @@ fn open_best(args: &ModelArgs) -> Result<Opened> {
 /// The GPU that `--device auto` takes. One of a virtual machine has to be asked for by name.
 #[cfg(target_os = "macos")]
 pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
-    metal().ok().filter(|device| device.host().system().is_apple_silicon())
+    metal(MetalOptions::default()).ok().filter(|device| device.host().system().is_apple_silicon())
 }
 
 fn open_cpu(args: &ModelArgs) -> Result<Opened> {
@@ -110,7 +113,7 @@ pub fn cuda() -> Result<CudaDevice> {
 }
 
 #[cfg(not(target_os = "macos"))]
-fn open_metal() -> Result<Opened> {
+fn open_metal(_: &ModelArgs) -> Result<Opened> {
     anyhow::bail!(NO_MAC)
 }
 
@@ -120,8 +123,17 @@ pub const NO_MAC: &str =
     "--device metal needs a Mac with macOS 15 or later; use --device cpu or --device cuda here";
 
 #[cfg(target_os = "macos")]
-fn open_metal() -> Result<Opened> {
-    Ok(opened_metal(metal()?))
+fn open_metal(args: &ModelArgs) -> Result<Opened> {
+    let MetalArgs { encode_once, commit_early } = args.metal;
+    let options = MetalOptions {
+        decode: match commit_early {
+            0 => DecodeSubmission::Whole,
+            stages => DecodeSubmission::Early { stages },
+        },
+        encoding: if encode_once { DecodeEncoding::Once } else { DecodeEncoding::EachStep },
+        ..MetalOptions::default()
+    };
+    Ok(opened_metal(metal(options)?))
 }
 
 #[cfg(target_os = "macos")]
@@ -129,7 +141,7 @@ fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
     Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
-        // macOS ends what holds the GPU for seconds; attention over a long context is one launch a chunk.
+        // Deep in a context they are smaller: macOS ends what holds the GPU for seconds.
         chunk: device.host().policy().chunk,
         description: device.host().description(),
         device: Box::new(device),
@@ -141,9 +153,9 @@ fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
 /// # Errors
 /// There is none, or macOS is too old.
 #[cfg(target_os = "macos")]
-pub fn metal() -> Result<MetalDevice<AppleHost>> {
+pub fn metal(options: MetalOptions) -> Result<MetalDevice<AppleHost>> {
     let host = AppleHost::open(AppleOptions::default())?;
-    Ok(MetalDevice::new(host, MetalOptions::default()))
+    Ok(MetalDevice::new(host, options))
 }
 
 /// The NVRTC library that the environment names.

@@ -28,7 +28,7 @@ pub use generate::{Chosen, Finish, Generation, Progress};
 pub use logprobs::TokenLogprobs;
 use memory::Room;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
-pub use plans::every_plan;
+pub use plans::{chunk_at, every_plan};
 pub use profile::{KernelCost, Measured};
 pub use run::Run;
 pub use sequence::SequenceId;
@@ -236,13 +236,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
         self.settle(sequence)?;
-        let chunk = self.session.tokens;
         let mut fed = 0;
-        for part in ids.chunks(chunk) {
-            let last = fed + part.len() == ids.len();
+        while fed < ids.len() {
+            let position = self.sequence(sequence)?.position();
+            let count = self.chunk_at(position).min(ids.len() - fed);
+            let last = fed + count == ids.len();
             let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
-            self.feed(sequence, part, end)?;
-            fed += part.len();
+            self.feed(sequence, &ids[fed..fed + count], end)?;
+            fed += count;
             if after_chunk(fed).is_break() {
                 break;
             }
@@ -272,12 +273,16 @@ impl Engine {
         rows: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
-        let chunk = self.session.tokens.min(self.session.logit_rows);
-        for (i, part) in ids.chunks(chunk).enumerate() {
+        let mut fed = 0;
+        while fed < ids.len() {
+            let position = self.sequence(sequence)?.position();
+            let most = self.chunk_at(position).min(self.session.logit_rows);
+            let part = &ids[fed..ids.len().min(fed + most)];
             self.prefill(sequence, part, PrefillEnd::AllLogits)?;
             let count = part.len() * self.shape.vocab;
             let logits = read_f32(self.device.as_mut(), self.buffers.scratch.logits, 0, count)?;
-            rows(i * chunk, &logits);
+            rows(fed, &logits);
+            fed += part.len();
         }
         Ok(())
     }

@@ -247,7 +247,7 @@ impl Engine {
         self.resume(run)?;
         let until = run.points.as_ref().and_then(SavePoints::next);
         let until = until.map_or(usize::MAX, |at| at - run.position);
-        let most = run.chunk.min(self.session.tokens).min(until);
+        let most = run.chunk.min(self.chunk_at(run.position)).min(until);
         let count = most.min(run.prompt.len() - run.fed);
         let part = &run.prompt[run.fed..run.fed + count];
         let is_last = run.fed + count == run.prompt.len();

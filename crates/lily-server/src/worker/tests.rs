@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lily_chat::{CompletionRequest, builtin_model};
+use lily_chat::{CompletionRequest, random_model};
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::Checkpoint;
 use lily_model::engine::{CacheMemory, Engine, EngineOptions};
@@ -26,7 +26,7 @@ fn engine(sessions: usize, steps_ahead: usize) -> (Generator, Tokenizer) {
 
 /// One with so many bytes for beginnings of prompts.
 fn engine_with(sessions: usize, steps_ahead: usize, cache: u64) -> (Generator, Tokenizer) {
-    let folder = builtin_model().unwrap();
+    let folder = random_model().unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let numerics = Numerics::Exact;
     let device = CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });
@@ -84,7 +84,7 @@ fn news(heard: &mut Heard) -> News {
     while let Ok((_, update)) = heard.try_recv() {
         match update {
             Update::Prefilled(tokens) => news.prefilled.push(tokens),
-            Update::Text { content, .. } => news.letters += content.len(),
+            Update::Content(text) => news.letters += text.len(),
             Update::Finished(_) => news.finished = true,
             Update::Failed(_) => news.failed = true,
             other => panic!("{other:?}"),

@@ -101,3 +101,13 @@ fn the_best_instruction_set_is_the_last_one_of_the_machine() {
     assert_eq!(Simd::available().last(), Some(&Simd::detect()));
     assert_eq!(Simd::available()[0], Simd::portable());
 }
+
+/// An emulator that lacks what it is meant to show would let every test pass without it.
+#[test]
+fn instruction_sets_that_a_run_is_meant_for_are_there() {
+    let expected = std::env::var("LILY_EXPECT_ISA").unwrap_or_default();
+    for name in expected.split(',').filter(|name| !name.is_empty()) {
+        let simd = Simd::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert!(Simd::available().contains(&simd), "{name}");
+    }
+}

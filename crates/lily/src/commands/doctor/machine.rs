@@ -8,7 +8,11 @@ use lily_cuda::compiler::Compiler;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
 #[cfg(target_os = "macos")]
-use lily_metal::budget::{Budget, DeviceMemory};
+use lily_metal::{
+    MetalOptions,
+    budget::{Budget, DeviceMemory},
+    encoder::DecodeEncoding,
+};
 use lily_plan::Device;
 use serde::Serialize;
 
@@ -21,6 +25,8 @@ pub struct Patient {
     pub name: &'static str,
     /// The device.
     pub device: Box<dyn Device>,
+    /// The same GPU with decode plans encoded once, where that is an option.
+    pub once: Option<Box<dyn Device>>,
     /// What its kernels are held to.
     pub bar: Bar,
     /// What it is and has.
@@ -119,7 +125,13 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 memory_limit: lily_cpu::memory_limit(),
                 read_bandwidth,
             };
-            Ok(Patient { name: "cpu", device: Box::new(device), bar: Bar::Int8, machine })
+            Ok(Patient {
+                name: "cpu",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Int8,
+                machine,
+            })
         }
         DeviceChoice::Cuda => {
             let mut device = device::cuda()?;
@@ -135,13 +147,19 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
                 read_bandwidth,
             };
-            Ok(Patient { name: "cuda", device: Box::new(device), bar: Bar::Bf16, machine })
+            Ok(Patient {
+                name: "cuda",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Bf16,
+                machine,
+            })
         }
         #[cfg(not(target_os = "macos"))]
         DeviceChoice::Metal => anyhow::bail!(device::NO_MAC),
         #[cfg(target_os = "macos")]
         DeviceChoice::Metal => {
-            let device = device::metal()?;
+            let device = device::metal(MetalOptions::default())?;
             let (host, system) = (device.host(), device.host().system().clone());
             let machine = Machine::Metal(Metal {
                 name: system.name,
@@ -159,13 +177,27 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 .limit(),
                 largest_buffer: system.buffer_bytes,
             });
-            Ok(Patient { name: "metal", device: Box::new(device), bar: Bar::Bf16, machine })
+            let encoding = DecodeEncoding::Once;
+            let once = device::metal(MetalOptions { encoding, ..MetalOptions::default() })?;
+            Ok(Patient {
+                name: "metal",
+                device: Box::new(device),
+                once: Some(Box::new(once)),
+                bar: Bar::Bf16,
+                machine,
+            })
         }
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => {
             let (device, threads) = device::msl_test(0);
             let machine = Machine::MslTest { threads, kernels: lily_msl_test::cache_folder() };
-            Ok(Patient { name: "msl-test", device: Box::new(device), bar: Bar::Bf16, machine })
+            Ok(Patient {
+                name: "msl-test",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Bf16,
+                machine,
+            })
         }
     }
 }
