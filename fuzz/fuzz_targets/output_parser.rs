@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use lily_chat::{Ended, MessageEvent, MessageParser, Parsed, ToolSpec};
+use lily_chat::{Ended, MessageEvent, MessageParser, Parsed, ToolSpec, parse_json};
 use lily_text::{Detokenizer, SpecialTokens, Thinking, Tokenizer};
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ fn plain(text: &str, way: Way<'_>) -> (String, String) {
 /// Outside calls, every byte is in the thought or in the answer, apart from what seams drop.
 fn check(text: &str, way: Way<'_>, parsed: &Parsed, spans: &[Range<usize>], stopped: bool) {
     for call in &parsed.tool_calls {
-        let arguments: Value = serde_json::from_str(&call.arguments).expect("arguments are JSON");
+        let arguments = parse_json(call.arguments.as_bytes()).expect("each key is there once");
         assert!(arguments.is_object());
         assert!(way.tools.iter().any(|tool| tool.name == call.name));
     }

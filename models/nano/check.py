@@ -7,6 +7,7 @@ documents of one row do not see each other
 conversations are rendered as the chat template does it
 what is held out never occurs in training
 a written model reads back as what was rounded
+a run that goes on from a saved state is the same run
 """
 
 import json
@@ -26,11 +27,13 @@ from data.item import draw_until, held_out
 from decode import Decoder, pad
 from evaluate import drafts
 from export import read_model, write_model
-from feed import Plan, load_tokenizer, make_block
+from feed import Feed, Plan, load_tokenizer, make_block
 from judge import judge
+from optim import Optimiser
 from params import Params, check_groups
-from quant import fake_quantise
+from quant import _bf16, fake_quantise
 from tokenizer import TEMPLATE
+from train import restore, save_state
 
 CPU = torch.device("cpu")
 
@@ -163,6 +166,39 @@ def written_reads_back():
         assert torch.equal(back.flat[buffer], fake_quantise(params.flat[buffer], bits))
 
 
+def rounding_is_bfloat16():
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(7)) * torch.logspace(-8, 8, 4096)
+    assert torch.equal(_bf16(x), x.bfloat16().float())
+
+
+def resumed_is_the_same():
+    """A run that goes on from a saved state takes the same step, with the same block, as one that never stopped."""
+    one, two = small_params(), Params(TINY, CPU, seed=4)
+    optimisers = [Optimiser(one), Optimiser(two)]
+
+    def step(params, optimiser, seed):
+        generator = torch.Generator().manual_seed(seed)
+        for w in params.work.values():
+            w.grad = torch.randn(w.shape, generator=generator)
+        optimiser.step(1e-2)
+        params.refresh(None)
+
+    step(one, optimisers[0], 1)
+    with tempfile.TemporaryDirectory() as folder:
+        save_state(Path(folder) / "resume.pt", one, optimisers[0], 7, 8, 0.5)
+        state = torch.load(Path(folder) / "resume.pt")
+    restore(state, two, optimisers[1])
+    for params, optimiser in zip((one, two), optimisers):
+        step(params, optimiser, 2)
+    assert all(torch.equal(one.flat[b], two.flat[b]) for b in one.flat) and state["step"] == 7
+    plan = Plan(tokens=2048, short=1024, long=2048, first_long=0, every=2, documents=256)
+    feed = Feed(plan, 1, first=1)
+    try:
+        assert all((x == y).all() for x, y in zip(next(feed), make_block(load_tokenizer(), plan, 1)))
+    finally:
+        feed.close()
+
+
 def blocks_repeat():
     tokenizer, plan = load_tokenizer(), Plan(tokens=8192, short=1024, long=4096, first_long=0, every=2, documents=256)
     for k in (0, 1):
@@ -184,6 +220,8 @@ def main():
         held_out_is_apart,
         judge_accepts_what_is_expected,
         written_reads_back,
+        rounding_is_bfloat16,
+        resumed_is_the_same,
         blocks_repeat,
     ):
         check()

@@ -217,7 +217,9 @@ def read_safetensors(path):
 def read_model(folder, config, device):
     """Parameters whose working copies hold the values of a written model."""
     params = Params(config, device)
-    stored = read_safetensors(folder / "model.safetensors")
+    stored = {}
+    for file in sorted(folder.glob("model*.safetensors")):  # one, or as install.py cuts it
+        stored |= read_safetensors(file)
     for name, kind, at in names(config):
         bits = {"q4": 4, "q8": 8}.get(params.place[kind][0])
         if bits:

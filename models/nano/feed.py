@@ -26,7 +26,7 @@ class Plan:
     short: int = 2048
     long: int = 8192
     first_long: int = 300  # blocks before the first long one
-    every: int = 4  # from then on each fourth block is long
+    every: int = 3  # from then on each third block is long
     documents: int = 1536  # most documents of a block
     seed: int = 1
 
@@ -78,12 +78,10 @@ def make_block(tokenizer, plan, k):
 
     if length == plan.long:
         for row in range(rows):
-            size = length
             while True:
-                (document,) = encode(tokenizer, [mix.draw_long(rng, size)])
+                (document,) = encode(tokenizer, [mix.draw_long(rng, length)])
                 if len(document[0]) <= length:
                     break
-                size //= 2
             place(document, row)
     misses = 0
     while misses < 3 and count < plan.documents - 64:
@@ -98,24 +96,25 @@ def make_block(tokenizer, plan, k):
     return tokens, position, kinds
 
 
-def _work(plan, worker, workers, queue):
+def _work(plan, first, workers, queue):
     os.nice(5)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = load_tokenizer()
-    k = worker
+    k = first
     while True:
         queue.put(make_block(tokenizer, plan, k))
         k += workers
 
 
 class Feed:
-    """Iterates over blocks 0, 1, 2, … made by `workers` processes."""
+    """Iterates over blocks first, first + 1, … made by `workers` processes."""
 
-    def __init__(self, plan, workers, ahead=4):
+    def __init__(self, plan, workers, first=0, ahead=4):
         context = mp.get_context("spawn")
         self.queues = [context.Queue(ahead) for _ in range(workers)]
         self.processes = [
-            context.Process(target=_work, args=(plan, i, workers, q), daemon=True) for i, q in enumerate(self.queues)
+            context.Process(target=_work, args=(plan, first + i, workers, q), daemon=True)
+            for i, q in enumerate(self.queues)
         ]
         for p in self.processes:
             p.start()

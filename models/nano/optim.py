@@ -30,6 +30,14 @@ class Optimiser:
         self.first = {n: torch.zeros_like(params.master[n]) for n in self.adam}
         self.second = {n: torch.zeros_like(params.master[n]) for n in self.adam}
 
+    def state(self):
+        """What `restore` needs."""
+        return {"t": self.t, "momentum": self.momentum, "first": self.first, "second": self.second}
+
+    def restore(self, state):
+        self.t = state["t"]
+        self.momentum, self.first, self.second = state["momentum"], state["first"], state["second"]
+
     @torch.no_grad()
     def step(self, rate, clip=1.0):
         """One step; returns the norm of the gradient before clipping."""

@@ -5,6 +5,12 @@ import torch
 from config import GROUP
 
 
+def _bf16(x):
+    """f32 x with bfloat16 values, rounded to nearest even. Said in integers: a compiler drops a pair of casts."""
+    bits = x.view(torch.int32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).view(torch.float32)
+
+
 def quantise_groups(w, bits):
     """w `[..., n * 64]` f32 -> (codes `[..., n, 64]` f32, scales, biases `[..., n]` f32 as bf16 values).
 
@@ -21,7 +27,7 @@ def quantise_groups(w, bits):
     scale = torch.where(zero != 0, edge / zero, scale)
     bias = torch.where(zero != 0, edge, torch.zeros_like(edge))
     codes = torch.round((w - bias[..., None]) / scale[..., None]).clamp(0, top)
-    return codes, scale.bfloat16().float(), bias.bfloat16().float()
+    return codes, _bf16(scale), _bf16(bias)
 
 
 def fake_quantise(w, bits):

@@ -82,11 +82,14 @@ def settle_quantise(params, note):
     """The compiled rounding to few bits if it gives the plain form's values, else the plain form."""
     compiled = torch.compile(fake_quantise, dynamic=False)
     try:
-        good = all(
-            (compiled(params.flat[b], bits) - fake_quantise(params.flat[b], bits)).abs().max() < 1e-2
-            for b, bits in (("q4", 4), ("q8", 8))
-        )
-        text = "compiled" if good else "PLAIN, other values"
+        # A division rounded otherwise may move a few values by a step; it moves no others.
+        changed = 0.0
+        for b, bits in (("q4", 4), ("q8", 8)):
+            want = fake_quantise(params.flat[b], bits)
+            other = (compiled(params.flat[b], bits) - want).abs() > 1e-5 * want.abs() + 1e-7
+            changed = max(changed, other.float().mean().item())
+        good = changed < 1e-3
+        text = f"{'compiled' if good else 'PLAIN'}, {changed:.1e} of the values differ"
     except Exception as problem:
         good, text = False, f"PLAIN, {problem!r}"[:300]
     note(f"rounding: {text}")

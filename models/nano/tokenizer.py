@@ -83,12 +83,9 @@ def save(tokenizer, out):
         json.dumps(
             {
                 "bos_token_id": ids["<|endoftext|>"],
-                "do_sample": True,
+                "do_sample": False,
                 "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
                 "pad_token_id": ids["<|endoftext|>"],
-                "temperature": 0.6,
-                "top_k": 20,
-                "top_p": 0.95,
             },
             indent=1,
         )

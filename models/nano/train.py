@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Trains lily-nano from nothing.
 
-  python train.py --minutes 13 --out OUT            one GPU
+  python train.py --minutes 15 --out OUT            one GPU
   python train.py --tiny --steps 200 --out OUT      a check on a CPU
 
 The rate of learning and the switch to 4-bit weights follow the share of the time (or of `--steps`)
 that has passed, so that any limit gives a finished model. Every two minutes, and at the end, OUT holds the whole
-model; a run that breaks off leaves the last one.
+model; a run that breaks off leaves the last one, and `resume.pt` for a run that goes on from there.
 """
 
 import argparse
@@ -29,11 +29,14 @@ from params import Params, check_groups
 from quant import fake_quantise
 from settle import settle, settle_quantise
 
-CONTEXT_WEIGHT = 0.05  # of a token that is only read, against 1 for one to be written
+# Of a token that is only read, against 1 for one to be written: at first, and from a share of the run on. Most of what is
+# read is drawn at random; late in the run it would add noise and nothing else.
+CONTEXT_WEIGHT, LATE_WEIGHT = 0.05, 0.01
+LATE_FROM, LATE_AT = 0.2, 0.5
 MTP_WEIGHT, BALANCE_WEIGHT = 0.3, 0.01
 WARM_STEPS = 100
-DECAY_FROM = 0.55  # share of the run at which the rate starts to fall
-QUANTISE_FROM = 0.70  # share of the run from which the forward pass sees 4-bit weights
+DECAY_FROM = 0.25  # share of the run at which the rate starts to fall
+QUANTISE_FROM = 0.75  # share of the run from which the forward pass sees 4-bit weights
 
 
 def rate(peak, step, progress):
@@ -42,10 +45,16 @@ def rate(peak, step, progress):
     return peak * min(1.0, (step + 1) / WARM_STEPS) * max(down, 0.02)
 
 
-def to_device(block, config, plan, device, varlen):
-    """A block as (tokens, layout, weight, mtp_weight) on the device."""
+def context_weight(progress):
+    """Weight of tokens that are only read, at a share of the run."""
+    late = min(1.0, max(0.0, (progress - LATE_FROM) / (LATE_AT - LATE_FROM)))
+    return CONTEXT_WEIGHT + (LATE_WEIGHT - CONTEXT_WEIGHT) * late
+
+
+def to_device(block, config, plan, device, varlen, context=CONTEXT_WEIGHT):
+    """A block as (tokens, layout, weight, mtp_weight) on the device; `context` weighs tokens that are only read."""
     tokens, position, kinds = (torch.from_numpy(a.astype("int32")).to(device, non_blocking=True).long() for a in block)
-    value = (kinds == ANSWER).float() + CONTEXT_WEIGHT * (kinds == CONTEXT).float()
+    value = (kinds == ANSWER).float() + context * (kinds == CONTEXT).float()
     weight = value.roll(-1, 1) * (position.roll(-1, 1) > 0)
     mtp_weight = value.roll(-2, 1) * (position.roll(-2, 1) > 1)
     weight[:, -1], mtp_weight[:, -2:] = 0, 0
@@ -99,12 +108,12 @@ class Log:
         partial.replace(self.path)
 
 
-def run_step(model, block, config, plan, device, varlen, micro):
+def run_step(model, block, config, plan, device, varlen, micro, context=CONTEXT_WEIGHT):
     """Forward and backward of one block in `micro` parts.
 
     Returns the loss, the drafting layer's loss, the mean loss of the tokens to be written, and the experts' shares.
     """
-    parts = [to_device([a[i::micro] for a in block], config, plan, device, varlen) for i in range(micro)]
+    parts = [to_device([a[i::micro] for a in block], config, plan, device, varlen, context) for i in range(micro)]
     total, mtp_total = sum(p[2].sum() for p in parts), sum(p[3].sum() for p in parts)
     answers = sum((p[2] > 0.5).sum() for p in parts)
     sums, shares = 0.0, 0.0
@@ -148,6 +157,23 @@ def prepare(model, config, plan, device, varlen, compiled, log):
             torch.cuda.empty_cache()
 
 
+def save_state(path, params, optimiser, step, seen, progress):
+    """All that a later run needs to go on."""
+    partial = path.with_suffix(".part")
+    torch.save(
+        {"flat": params.flat, "optimiser": optimiser.state(), "step": step, "seen": seen, "progress": progress}, partial
+    )
+    partial.replace(path)
+
+
+def restore(state, params, optimiser):
+    """Takes up the state of a run that broke off."""
+    for name, flat in state["flat"].items():
+        params.flat[name].copy_(flat)
+    params.refresh(None)
+    optimiser.restore(state["optimiser"])
+
+
 def profile(profiler, log):
     """Starts a profiler, or stops it and notes where the time of the GPU went."""
     torch.cuda.synchronize()
@@ -173,17 +199,18 @@ def routing(shares):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument(
-        "--minutes", type=float, default=13.0, help="wall clock of the training, without the final evaluation"
+        "--minutes", type=float, default=15.0, help="wall clock of the training, without the final evaluation"
     )
     p.add_argument("--steps", type=int, default=0, help="fixed number of steps instead of minutes")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--rate", type=float, default=2e-3)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--workers", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
+    p.add_argument("--workers", type=int, default=max(1, min(10, (os.cpu_count() or 2) - 2)))
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--tokens", type=int, default=0, help="tokens of a step")
     p.add_argument("--first-long", type=int, default=300)
+    p.add_argument("--resume", type=Path, help="state of a run that broke off; --minutes or --steps are what is left")
     p.add_argument("--profile", type=int, default=0, help="step at which two steps are profiled")
     a = p.parse_args()
     begin = time.time()
@@ -198,7 +225,8 @@ def main():
         p.error(f"--tokens {plan.tokens} is no multiple of the long rows' {plan.long}")
     a.out.mkdir(parents=True, exist_ok=True)
     log = Log(a.out / "log.json")
-    feed = Feed(plan, a.workers)
+    state = torch.load(a.resume, map_location=device) if a.resume and a.resume.exists() else None
+    feed = Feed(plan, a.workers, state["step"] if state else 0)
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision("high")
     check_groups(config)
@@ -214,11 +242,16 @@ def main():
     quantise = settle_quantise(params, log.note) if compiled else fake_quantise
     micro = prepare(model, config, plan, device, varlen, compiled, log)
     profiler = None
-    step, seen, mark, last_save, waited = 0, 0, time.time(), time.time(), 0.0
+    step, seen, done, mark, last_save, waited = 0, 0, 0.0, time.time(), time.time(), 0.0
+    if state:
+        restore(state, params, optimiser)
+        step, seen, done = (state[k] for k in ("step", "seen", "progress"))
+        log.note(f"goes on from step {step}, {done:.0%} of the run")
     loss_sums, shares = [], None
-    start = time.time()
+    start, first = time.time(), step
     while True:
-        progress = step / a.steps if a.steps else (time.time() - begin) / (a.minutes * 60)
+        part = (step - first) / a.steps if a.steps else (time.time() - begin) / (a.minutes * 60)
+        progress = done + (1 - done) * part
         if progress >= 1:
             break
         if a.profile and step in (a.profile, a.profile + 2):
@@ -226,7 +259,9 @@ def main():
         t = time.time()
         block = next(feed)
         waited += time.time() - t
-        main_loss, mtp_loss, answer_loss, step_shares = run_step(model, block, config, plan, device, varlen, micro)
+        main_loss, mtp_loss, answer_loss, step_shares = run_step(
+            model, block, config, plan, device, varlen, micro, context_weight(progress)
+        )
         norm = optimiser.step(rate(a.rate, step, progress))
         params.refresh(quantise if progress >= QUANTISE_FROM else None)
         loss_sums.append(torch.stack([main_loss, mtp_loss, answer_loss, norm]))
@@ -255,6 +290,7 @@ def main():
             if now - last_save > 120:
                 last_save = now
                 write_model(params, a.out)
+                save_state(a.out / "resume.pt", params, optimiser, step, seen, progress)
                 log.save()
                 mark = time.time()
     log.note(f"{step} steps, {seen} tokens in {time.time() - start:.0f} s")

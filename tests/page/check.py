@@ -102,6 +102,14 @@ def text_is_shown_while_it_comes_and_stop_ends_the_work(chromium):
         assert "cut at the limit" in tab.answer().locator(".note").inner_text()
 
 
+def the_built_in_model_answers(chromium):
+    with Server(PROGRAM, model="nano") as server, Tab(chromium, server.base) as tab:
+        tab.ready()
+        assert tab.page.inner_text("#model") == "lily-nano"
+        tab.ask("What is 17 + 26?")
+        assert "43" in tab.text(0)
+
+
 def waiting_is_told_and_a_full_queue_is_an_error(chromium):
     arguments = ("--sessions", "1", "--queue", "32", "--ctx", "65536")
     with Server(PROGRAM, *arguments) as server, Tab(chromium, server.base) as tab:
@@ -340,6 +348,7 @@ def screenshots(chromium):
 TESTS = [
     an_answer_streams_with_its_thought_folded,
     text_is_shown_while_it_comes_and_stop_ends_the_work,
+    the_built_in_model_answers,
     waiting_is_told_and_a_full_queue_is_an_error,
     a_server_that_goes_away_is_an_error_and_can_come_back,
     a_refusal_is_shown,

@@ -1,6 +1,8 @@
 """Servers and a browser for the tests of the page."""
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -18,12 +20,21 @@ expect.set_options(timeout=TIMEOUT * 1000)
 GO_ON = {str(token): -100 for token in (499, 500, 501, 502, 503, 509, 510, 511)}
 
 
+@functools.cache
+def tiny(program):
+    """A random model of a few megabytes, made once."""
+    folder = os.path.join(tempfile.mkdtemp(), "tiny")
+    atexit.register(shutil.rmtree, os.path.dirname(folder))
+    subprocess.run([program, "synth", "--preset", "tiny", "--out", folder], check=True, capture_output=True)
+    return folder
+
+
 class Server:
     """`lily serve` on a free port, or on the port of one that is gone."""
 
-    def __init__(self, program, *arguments, script=None, port=0):
+    def __init__(self, program, *arguments, script=None, port=0, model=None):
         self.folder = tempfile.TemporaryDirectory()
-        command = [program, "serve", "--port", str(port), *arguments]
+        command = [program, "serve", "-m", model or tiny(program), "--port", str(port), *arguments]
         if script:
             path = os.path.join(self.folder.name, "script")
             with open(path, "w", encoding="utf-8") as file:

@@ -4,6 +4,7 @@ pub mod astray;
 pub mod faulty;
 pub mod gpu;
 pub mod layers;
+pub mod nano;
 pub mod pair;
 pub mod plan_model;
 pub mod replay;
@@ -13,8 +14,8 @@ pub mod spoil;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use lily_cpu::{CpuDevice, CpuOptions, Numerics};
-use lily_kernels::table;
+use lily_cpu::{CpuDevice, CpuOptions, Numerics, Simd};
+use lily_kernels::{ModelShape, table};
 use lily_model::engine::{Engine, EngineError, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, parse_header};
@@ -70,6 +71,11 @@ impl Golden {
         read_floats(&self.folder.join(file))
     }
 
+    /// Dimensions of the model.
+    pub fn shape(&self) -> ModelShape {
+        model_shape(Checkpoint::open(&self.folder).expect("the checkpoint opens").config())
+    }
+
     /// An engine on a device.
     pub fn engine(&self, device: Box<dyn Device>, options: EngineOptions) -> Engine {
         load(&self.folder, device, options).expect("the golden model loads")
@@ -89,9 +95,10 @@ pub fn load(
     Engine::new(device, shape, weights, options)
 }
 
-/// A CPU device with two threads.
+/// A CPU device with two threads, and the instruction set that the environment names.
 pub fn cpu(numerics: Numerics) -> Box<dyn Device> {
-    Box::new(CpuDevice::new(CpuOptions { numerics, threads: 2, ..CpuOptions::default() }))
+    let simd = Simd::from_environment().expect("an instruction set of this machine");
+    Box::new(CpuDevice::new(CpuOptions { numerics, threads: 2, simd, ..CpuOptions::default() }))
 }
 
 /// The interpreter; `checked` enforces declared ranges.

@@ -79,6 +79,15 @@ fn steps_taken_back_leave_the_state_of_a_cold_run() {
 }
 
 #[test]
+fn kept_states_give_the_bits_of_the_first_run() {
+    if available() {
+        for name in ["heads", "odd"] {
+            gpu::kept_states_give_the_bits_of_the_first_run(name, &cuda);
+        }
+    }
+}
+
+#[test]
 fn halted_sequences_are_left_alone() {
     if available() {
         gpu::halted_steps_change_nothing("generic", cuda());

@@ -127,7 +127,11 @@ fn random_orders_and_thread_counts_give_the_same_bits() {
         for numerics in [Numerics::Exact, Numerics::Int8] {
             for fusions in [Fusions::default(), fused] {
                 let run = |threads, shuffle| {
-                    bits(&golden, CpuOptions { numerics, threads, shuffle }, fusions)
+                    bits(
+                        &golden,
+                        CpuOptions { numerics, threads, shuffle, ..CpuOptions::default() },
+                        fusions,
+                    )
                 };
                 let plain = run(1, None);
                 if numerics == Numerics::Exact {

@@ -8,9 +8,10 @@ use lily_kernels::{SessionShape, table};
 use lily_metal::budget::{Budget, DeviceMemory};
 use lily_metal::chip::{CHIPS, Footprint, Gpu, GpuFamily, OsVersion, Policy, SelfTest};
 use lily_metal::chip::{THREADGROUP_BYTES, Variant, choose_products};
+use lily_metal::encoder::{DecodeSubmission, Pace, SUBMISSION_SECONDS, cuts, submission_seconds};
 use lily_metal::predict::{Bound, Prediction, predict};
 use lily_model::Config;
-use lily_model::engine::{MemoryPlan, largest_context};
+use lily_model::engine::{MemoryPlan, chunk_at, largest_context};
 use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd, splits};
 use lily_msl_test::{Build, CompileError, compile};
 use lily_plan::{BufferKind, Fusions, Live, Plan, PlanTable, control};
@@ -344,7 +345,8 @@ fn the_session_that_a_setting_makes_room_for_is_32k_tokens() {
 #[test]
 fn the_documented_chips_are_those_of_the_table() {
     let document = document("metal.md");
-    let lines = document.lines().filter(|line| line.starts_with("| Apple M")).count();
+    let is_chip = |line: &&str| line.starts_with("| Apple M") && line.contains(" | `m");
+    let lines = document.lines().filter(is_chip).count();
     assert_eq!(lines, CHIPS.len());
     for chip in CHIPS {
         let list = |value: fn(&Variant) -> f64| {
@@ -428,20 +430,98 @@ fn a_decode_step_has_fewer_launches_and_stages_than_the_published_system() {
     }
 }
 
-/// A launch cannot be cut; what a policy chooses keeps each of them far below the seconds at which macOS
-/// ends a command buffer (R21), at the longest context of the model.
+/// A stretch of a long prompt that is read in chunks of one size.
+struct Stretch {
+    /// Positions of its first and of its last chunk.
+    positions: (usize, usize),
+    /// Tokens of a chunk.
+    tokens: usize,
+}
+
+/// How a prompt of the whole context is read, as the engine cuts it, up to its last full chunk.
+fn stretches(model: &Model, largest: usize, pace: Pace) -> Vec<Stretch> {
+    let mut stretches: Vec<Stretch> = Vec::new();
+    let mut position = 0;
+    loop {
+        let flops = Some(pace.launch_flops());
+        let tokens = chunk_at(&model.0.shape, largest, position, flops);
+        if position + tokens > model.0.context {
+            return stretches;
+        }
+        match stretches.last_mut() {
+            Some(last) if last.tokens == tokens => last.positions.1 = position,
+            _ => stretches.push(Stretch { positions: (position, position), tokens }),
+        }
+        position += tokens;
+    }
+}
+
+/// R21: whatever the context, up to all of the model's. The estimate is for half of the speed that is predicted without
+/// tensor operations.
 #[test]
-fn no_launch_of_the_chosen_chunk_is_predicted_to_hold_the_gpu_for_a_second() {
+fn no_command_buffer_of_a_prompt_holds_the_gpu_for_longer_as_the_context_grows() {
     let model = Model::full_size();
     let mut plans = HashMap::new();
     for (gpu, policy) in all_policies() {
-        let plan = plans
-            .entry(policy.chunk)
-            .or_insert_with(|| model.prefill(policy.chunk, PrefillEnd::Sample));
-        let position = model.0.context - policy.chunk;
-        let found = model.predict(plan, position, &gpu, policy.target.products);
-        let longest = found.launches.iter().max_by(|a, b| a.us.total_cmp(&b.us));
-        let longest = longest.expect("launches");
-        assert!(longest.us < 1e6, "{} {}: {:.0} us", gpu.name, longest.label, longest.us);
+        let pace = Pace::of(&gpu);
+        let stretches = stretches(&model, policy.chunk, pace);
+        let sizes: Vec<usize> = stretches.iter().map(|s| s.tokens).collect();
+        // It begins with the largest chunk, and they shrink.
+        assert!(sizes[0] == policy.chunk && sizes.is_sorted_by(|a, b| a > b), "{sizes:?}");
+        for Stretch { positions: (first, last), tokens } in stretches {
+            let plan =
+                plans.entry(tokens).or_insert_with(|| model.prefill(tokens, PrefillEnd::Sample));
+            let cuts = cuts(plan, DecodeSubmission::Whole, pace);
+            for position in [first, last] {
+                let seconds = submission_seconds(plan, &cuts, pace, position);
+                let longest = seconds.into_iter().fold(0.0, f64::max);
+                let what = format!("{}, {} cores: {tokens} at {position}", gpu.name, gpu.cores);
+                assert!(longest <= SUBMISSION_SECONDS, "{what}: {longest:.3} s");
+            }
+            // No smaller than it takes: twice of it would be too much.
+            let twice = chunk_at(&model.0.shape, 2 * tokens, first, Some(pace.launch_flops()));
+            assert!(tokens == policy.chunk || twice == tokens, "{tokens} at {first}");
+        }
+        assert!(*sizes.last().expect("a size") >= 64, "{}: {sizes:?}", gpu.name);
+    }
+}
+
+/// Positions of the table of chunks in docs/metal.md; the last is where the last chunk of the context ends.
+const DEPTHS: [usize; 4] = [0, 32_768, 131_072, 262_144];
+
+/// The lines of the table of chunks in docs/metal.md: for each depth tokens of a chunk, its command buffers, and the
+/// predicted time of the longest.
+fn chunk_lines(model: &Model) -> Vec<String> {
+    let mut plans = HashMap::new();
+    let mut lines = Vec::new();
+    for chip in CHIPS {
+        let gpu = chip.gpu(chip.largest());
+        let products = choose_products(SYSTEM, gpu.family, SelfTest::Passed).products;
+        let (policy, pace) = (Policy::new(&gpu, products), Pace::of(&gpu));
+        let mut cells = vec![gpu.name.clone(), gpu.cores.to_string()];
+        for depth in DEPTHS {
+            let flops = Some(pace.launch_flops());
+            let mut tokens = chunk_at(&model.0.shape, policy.chunk, depth, flops);
+            let position = depth.min(model.0.context - tokens);
+            tokens = chunk_at(&model.0.shape, policy.chunk, position, flops);
+            let plan =
+                plans.entry(tokens).or_insert_with(|| model.prefill(tokens, PrefillEnd::Sample));
+            let cuts = cuts(plan, DecodeSubmission::Whole, pace);
+            let found = model.predict(plan, position, &gpu, products).cut(&cuts);
+            let longest = found.longest_command_buffer_us / 1e3;
+            cells.push(format!("{tokens} / {} / {longest:.0} ms", found.command_buffers));
+        }
+        lines.push(format!("| {} |", cells.join(" | ")));
+    }
+    lines
+}
+
+#[test]
+fn the_documented_chunks_are_the_chosen_ones_and_none_is_predicted_to_take_long() {
+    let lines = chunk_lines(&Model::full_size());
+    println!("{}", lines.join("\n"));
+    let document = document("metal.md");
+    for line in lines {
+        assert!(document.contains(&line), "docs/metal.md lacks: {line}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use lily_kernels::conformance::{Bar, cases_in, check, smallest_of_each_kind};
 use lily_kernels::table;
+use lily_metal::encoder::DecodeEncoding;
 use lily_metal::host::{AppleHost, AppleOptions};
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
 use lily_plan::Device;
@@ -74,10 +75,32 @@ fn greedy_runs_are_repeatable_bit_for_bit() {
     }
 }
 
+/// Nothing of the default hangs on it: what fails here is the option `--encode-once`.
+#[test]
+fn decode_steps_encoded_once_give_the_same_bits() {
+    let once = || -> Box<dyn Device> {
+        let host = AppleHost::open(AppleOptions::default()).expect("the GPU opens again");
+        let encoding = DecodeEncoding::Once;
+        Box::new(MetalDevice::new(host, MetalOptions { encoding, ..MetalOptions::default() }))
+    };
+    if available() {
+        for name in ["heads", "odd"] {
+            gpu::greedy_gives_the_same_bits(name, &[&metal, &once]);
+        }
+    }
+}
+
 #[test]
 fn steps_taken_back_leave_the_state_of_a_cold_run() {
     if available() {
         gpu::step_back_equals_a_cold_run("generic", &metal);
+    }
+}
+
+#[test]
+fn kept_states_give_the_bits_of_the_first_run() {
+    if available() {
+        gpu::kept_states_give_the_bits_of_the_first_run("odd", &metal);
     }
 }
 

@@ -65,6 +65,11 @@ fn steps_taken_back_leave_the_state_of_a_cold_run() {
 }
 
 #[test]
+fn kept_states_give_the_bits_of_the_first_run() {
+    gpu::kept_states_give_the_bits_of_the_first_run("odd", &msl);
+}
+
+#[test]
 fn halted_sequences_are_left_alone() {
     gpu::halted_steps_change_nothing("generic", msl());
 }

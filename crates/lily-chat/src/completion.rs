@@ -9,7 +9,7 @@ use lily_text::Thinking;
 
 use crate::ChatError;
 use crate::format::Bound;
-use crate::parser::{ToolCall, ToolSpec};
+use crate::parser::{MessageEvent, ToolCall, ToolSpec};
 
 /// What to complete, and how.
 #[derive(Clone, Debug)]
@@ -41,41 +41,18 @@ pub struct CompletionRequest {
 pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Something happened; the receiver may stop the work.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event<'a> {
     /// So many tokens of the prompt are read.
     Prefilled(usize),
-    /// An engine chose a token, a stop token too. Comes in front of its text.
+    /// An engine chose a token of the text, which is one that does not end it. Comes in front of its
+    /// text.
     Token(&'a Chosen),
     /// So many tokens are generated. Comes behind the text of each token, also while there is none
     /// or it is held back, so that work can be stopped within one token.
     Generated(usize),
-    /// Text, by the field that it belongs to. At least one of them is not empty.
-    Text {
-        /// Of the thought.
-        reasoning: &'a str,
-        /// Of the answer.
-        content: &'a str,
-    },
-    /// A tool call begins. Comes once for each index; indexes count from 0 without gaps.
-    CallStarted {
-        /// Place among the calls of the reply.
-        index: usize,
-        /// Name of the tool, one of the request's.
-        name: &'a str,
-    },
-    /// A piece of a call's arguments. The pieces of a finished call join to a JSON object.
-    CallArguments {
-        /// Place among the calls of the reply.
-        index: usize,
-        /// JSON text, not empty.
-        json: &'a str,
-    },
-    /// A call is whole. A started call without this event must not be run.
-    CallFinished {
-        /// Place among the calls of the reply.
-        index: usize,
-    },
+    /// A part of the reply. [`MessageEvent::Finish`] does not come: the [`Outcome`] says how it ended.
+    Part(MessageEvent<'a>),
 }
 
 /// Why a completion ended.
@@ -146,6 +123,8 @@ pub struct Outcome {
     pub unfinished_call: Option<String>,
     /// Generated ids, a stop token included.
     pub tokens: Vec<u32>,
+    /// Tokens of the prompt that were kept from an earlier sequence and not read again.
+    pub cached_tokens: usize,
     /// Why it ended.
     pub finish: FinishReason,
     /// How long it took.
@@ -180,6 +159,7 @@ pub fn complete_ids(
         content: String::new(),
         tool_calls: Vec::new(),
         unfinished_call: None,
+        cached_tokens: 0,
         finish: finish.into(),
         timings: Timings {
             first_token,
@@ -194,7 +174,7 @@ pub fn complete_ids(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{builtin_model, complete};
+    use crate::{complete, random_model};
     use lily_cpu::{CpuDevice, CpuOptions};
     use lily_model::Checkpoint;
     use lily_model::engine::EngineOptions;
@@ -207,7 +187,7 @@ mod tests {
     /// Runs a completion in which `token` is chosen again and again; stops it at the event that
     /// `leave` names, and gives the number of tokens and the text.
     fn cut(token: u32, stop: &[&str], leave: impl Fn(Event<'_>) -> bool) -> (usize, String) {
-        let folder = builtin_model().unwrap();
+        let folder = random_model().unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let device = CpuDevice::new(CpuOptions { threads: 1, ..CpuOptions::default() });
         let options = EngineOptions { context: 256, chunk: 64, ..EngineOptions::default() };

@@ -9,8 +9,9 @@ use crate::completion::{CompletionRequest, Event, Outcome};
 use crate::error::ChatError;
 use crate::stepwise::complete;
 
-/// Feeds only the new part of a prompt when the sequence's tokens are its beginning, and starts
-/// again from the first token otherwise: a recurrent state cannot be cut back to an earlier place.
+/// Feeds only the new part of a prompt when the sequence's tokens are its beginning. A recurrent state
+/// cannot be cut back to an earlier place: otherwise the prompt goes on at the last state that the
+/// engine's cache has of it, or begins again at the first token.
 #[derive(Debug, Default)]
 pub struct Conversation {
     sequence: Option<SequenceId>,
@@ -38,7 +39,10 @@ impl Conversation {
         let mut rest = request.clone();
         rest.prompt.drain(..kept);
         match complete(engine, sequence, tokenizer, &rest, on_event) {
-            Ok(outcome) => Ok((outcome, kept)),
+            Ok(outcome) => {
+                let cached = outcome.cached_tokens;
+                Ok((outcome, kept + cached))
+            }
             Err(error) => {
                 self.reset(engine);
                 Err(error)
@@ -73,7 +77,7 @@ impl Conversation {
                 _ => self.reset(engine),
             }
         }
-        let sequence = engine.open()?;
+        let sequence = engine.open_for(prompt)?;
         self.sequence = Some(sequence);
         Ok((sequence, 0))
     }

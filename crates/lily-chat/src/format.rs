@@ -5,13 +5,19 @@
 
 mod bound;
 mod calls;
+mod ends;
+mod forced;
+mod known;
 mod parameters;
+mod patience;
 mod pattern;
 mod place;
+mod strings;
 mod tags;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
+mod words;
 
 use std::sync::Arc;
 
@@ -22,9 +28,10 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 
-pub use bound::Bound;
 use bound::Text;
+pub use bound::{Bound, Unkept};
 use calls::Calls;
+pub use patience::Patience;
 use vocabulary::Vocabulary;
 
 use crate::parser::ToolSpec;
@@ -38,8 +45,8 @@ const FUEL: u64 = 400_000;
 /// Largest product of the different `multipleOf` of a schema: a number is divided digit by digit, each remainder is a
 /// state, and where several hold, each combination of remainders.
 const LARGEST_STEPS: f64 = 10_000.0;
-/// Tools that are looked at for the one at fault.
-const SUSPECTS: usize = 64;
+/// What is said of a format without texts.
+const NOTHING_FITS: &str = "no text fits it";
 /// Deepest nesting of brackets in a grammar or an expression.
 const DEEPEST: usize = 200;
 /// White space between the parts of a JSON text: enough for any indentation, and no place where a
@@ -72,6 +79,8 @@ pub enum CallRule {
     Auto,
     /// The reply consists of calls, one at least.
     Required,
+    /// There is no call, although the model is shown tools.
+    Never,
 }
 
 /// Everything that binds a reply.
@@ -106,11 +115,14 @@ pub enum FormatError {
     Tool {
         /// Which of the tools.
         tool: usize,
-        /// The parameter; empty for all of it.
+        /// Where in the schema of its parameters, such as `.properties.a`; empty for all of it.
         place: String,
         /// What is wrong.
         reason: String,
     },
+    /// Nobody waits for it any more.
+    #[error("the work on the format was given up")]
+    GivenUp,
     /// The model's vocabulary allows no formats.
     #[error("no format can be kept: {0}")]
     Unavailable(String),
@@ -149,51 +161,56 @@ impl Formats {
     /// # Errors
     /// A format has no meaning, is not supported or is too large; a tool cannot be called.
     pub fn bind(&self, rules: &Rules<'_>) -> Result<Option<Bound>, FormatError> {
-        let calls = |calls| self.calls(rules, calls);
-        let bound = |text, calls| Some(Bound::new(Arc::clone(&self.vocabulary), text, calls));
+        self.bind_with(rules, &Patience::default())
+    }
+
+    /// The same; the work ends early, between two of its steps, once `patience` does.
+    ///
+    /// # Errors
+    /// As [`Formats::bind`], and [`FormatError::GivenUp`].
+    pub fn bind_with(
+        &self,
+        rules: &Rules<'_>,
+        patience: &Patience,
+    ) -> Result<Option<Bound>, FormatError> {
+        Maker { formats: self, patience }.bind(rules)
+    }
+}
+
+/// Work on one format.
+struct Maker<'a> {
+    formats: &'a Formats,
+    patience: &'a Patience,
+}
+
+impl Maker<'_> {
+    fn bind(&self, rules: &Rules<'_>) -> Result<Option<Bound>, FormatError> {
+        let vocabulary = &self.formats.vocabulary;
+        let bound = |text, calls| Bound::new(Arc::clone(vocabulary), text, calls);
         if rules.calls == CallRule::Required {
-            let calls = calls(if rules.parallel { Calls::Several } else { Calls::One })?;
-            return Ok(bound(Text::Bound(Box::new(calls)), None));
+            let calls = if rules.parallel { Calls::Several } else { Calls::One };
+            let (matcher, unkept) = self.calls(rules, calls)?;
+            let bound = bound(Text::Bound(Box::new(matcher)), None);
+            return Ok(Some(bound.with_unkept(unkept)));
         }
+        let calls = |calls| self.calls(rules, calls).map(|(matcher, _)| matcher);
         // A call without a token of its own cannot be seen before it is there.
-        let may_call = !rules.tools.is_empty() && self.vocabulary.call.is_some();
+        let may_call =
+            rules.calls == CallRule::Auto && !rules.tools.is_empty() && vocabulary.call.is_some();
         if let Some(format) = rules.format {
             let behind = if rules.parallel { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
             let calls = may_call.then(|| calls(behind)).transpose()?;
-            return Ok(bound(Text::Bound(Box::new(self.format(format)?)), calls));
+            let text = self.format(format, rules.calls)?;
+            return Ok(Some(bound(Text::Bound(Box::new(text)), calls)));
         }
         if !may_call || !rules.strict.contains(&true) {
             return Ok(None);
         }
-        Ok(bound(Text::Free { at_line_start: true }, Some(calls(Calls::OneBehindTag)?)))
+        let free = Text::Free { at_line_start: true };
+        Ok(Some(bound(free, Some(calls(Calls::OneBehindTag)?))))
     }
 
-    fn calls(&self, rules: &Rules<'_>, calls: Calls) -> Result<Matcher, FormatError> {
-        let strict = |tool: usize| rules.strict.get(tool).copied().unwrap_or(false);
-        let compile = |tools: &[(&ToolSpec, bool)]| {
-            let grammar = calls::grammar(tools, calls, &self.vocabulary)?;
-            self.compile(GrammarWithLexer::from_lark(grammar)).map_err(refused)
-        };
-        let tools: Vec<(&ToolSpec, bool)> =
-            rules.tools.iter().enumerate().map(|(i, tool)| (tool, strict(i))).collect();
-        compile(&tools).map_err(|error| {
-            // Which of them is it?
-            let one = |tool| compile(&[tool]).err();
-            let tools = tools.into_iter().enumerate().take(SUSPECTS);
-            let found = tools.map(|(i, tool)| (i, one(tool))).find_map(|(i, e)| Some((i, e?)));
-            match found {
-                Some((tool, FormatError::Refused { place, reason })) => {
-                    FormatError::Tool { tool, place, reason }
-                }
-                Some((tool, FormatError::Tool { place, reason, .. })) => {
-                    FormatError::Tool { tool, place, reason }
-                }
-                _ => error,
-            }
-        })
-    }
-
-    fn format(&self, format: &Format) -> Result<Matcher, FormatError> {
+    fn format(&self, format: &Format, calls: CallRule) -> Result<Matcher, FormatError> {
         let (size, most) = match format {
             Format::JsonObject => (0, LONGEST),
             Format::JsonSchema(schema) => (schema.to_string().len(), LONGEST),
@@ -206,13 +223,30 @@ impl Formats {
         }
         let grammar = match format {
             Format::JsonObject => json_grammar(json!({ "type": "object" })),
-            Format::JsonSchema(schema) => json_grammar(schema.clone()),
+            Format::JsonSchema(schema) => {
+                if let Some(place) = place::cut_pattern(schema) {
+                    let reason = "it ends with a backslash that escapes nothing".into();
+                    return Err(FormatError::Refused { place, reason });
+                }
+                if !ends::is_finite(schema) {
+                    return Err(refused("no finite text fits it"));
+                }
+                json_grammar(schema.clone())
+            }
             Format::Regex(text) => {
                 check_nesting(text)?;
+                if pattern::ends_escaped(text) {
+                    return Err(refused("it ends with a backslash that escapes nothing"));
+                }
                 GrammarWithLexer::from_regex(text)
             }
             Format::Grammar(text) => {
                 check_nesting(text)?;
+                if calls == CallRule::Never && self.asks_for_call(text) {
+                    let reason = "it asks for a call, and `tool_choice` forbids calls";
+                    return Err(refused(reason));
+                }
+                check_product(written_steps(text)).map_err(refused)?;
                 GrammarWithLexer::from_lark(text.clone())
             }
             Format::Choice(texts) => {
@@ -220,7 +254,11 @@ impl Formats {
                 GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
             }
         };
-        self.compile(grammar).map_err(|reason| match format {
+        let compiled = self.compile(grammar);
+        if self.patience.has_ended() {
+            return Err(FormatError::GivenUp);
+        }
+        let compiled = compiled.map_err(|reason| match format {
             Format::JsonSchema(schema) => {
                 let place = place::fault(schema, |part| {
                     let compiled = self.compile(json_grammar(part.clone()));
@@ -229,20 +267,49 @@ impl Formats {
                 FormatError::Refused { place, reason }
             }
             _ => refused(reason),
+        })?;
+        let may_end = match format {
+            Format::Regex(_) | Format::Grammar(_) => {
+                ends::reaches_end(&compiled, &self.formats.vocabulary)
+            }
+            _ => true,
+        };
+        if may_end { Ok(compiled) } else { Err(refused(NOTHING_FITS)) }
+    }
+
+    /// Whether a grammar has the token that begins a call, by its name or by its number.
+    fn asks_for_call(&self, grammar: &str) -> bool {
+        let Some(call) = self.formats.vocabulary.call else { return false };
+        let by_number = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let bounds = first.trim().parse::<u32>().ok().zip(last.trim().parse::<u32>().ok());
+            bounds.is_some_and(|(first, last)| (first..=last).contains(&call))
+        };
+        tags::named_in(grammar).any(|name| {
+            let numbers = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+            name == "tool_call"
+                || numbers.is_some_and(|numbers| match numbers.strip_prefix('^') {
+                    Some(others) => !others.split(',').any(by_number),
+                    None => numbers == "*" || numbers.split(',').any(by_number),
+                })
         })
     }
 
     fn compile(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
+        if self.patience.has_ended() {
+            return Err(FormatError::GivenUp.to_string());
+        }
         if let Some(schema) = &grammar.json_schema {
             check_steps(schema)?;
         }
-        let parser = self.factory.create_parser(TopLevelGrammar::from_grammar(grammar));
+        let grammar = TopLevelGrammar::from_grammar(grammar);
+        let parser = self.formats.factory.create_parser(grammar);
         let mut matcher = Matcher::new(Ok(parser.map_err(|error| reason(&error.to_string()))?));
         // A format that nothing fits is found here and not in the middle of a reply.
         match matcher.compute_mask() {
             Ok(_) => Ok(matcher),
             Err(_) if matcher.stop_reason() == StopReason::NoExtensionBias => {
-                Err("no text fits it".into())
+                Err(NOTHING_FITS.into())
             }
             Err(error) => Err(reason(&error.to_string())),
         }
@@ -274,6 +341,10 @@ fn reason(text: &str) -> String {
     if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
         return "it is too complex".into();
     }
+    if text.contains("coerce_one_of") {
+        return "`oneOf` is supported where its members exclude each other; `anyOf` takes its place"
+            .into();
+    }
     // An assertion of the library that it has caught itself.
     if text.contains("panic") {
         return "it has a form that cannot be kept".into();
@@ -285,6 +356,10 @@ fn reason(text: &str) -> String {
 fn check_steps(schema: &Value) -> Result<(), String> {
     let mut steps = Vec::new();
     collect_steps(schema, &mut steps);
+    check_product(steps)
+}
+
+fn check_product(mut steps: Vec<f64>) -> Result<(), String> {
     steps.sort_by(f64::total_cmp);
     steps.dedup();
     let product: f64 = steps.iter().map(|step| step.max(1.0)).product();
@@ -294,6 +369,17 @@ fn check_steps(schema: &Value) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Steps of the schemas that stand in the text of a grammar.
+fn written_steps(grammar: &str) -> Vec<f64> {
+    let behind = grammar.split("\"multipleOf\"").skip(1);
+    let number = |text: &str| {
+        let text = text.trim_start().strip_prefix(':')?.trim_start();
+        let is_part = |c: char| c.is_ascii_digit() || ".+-eE".contains(c);
+        text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].parse().ok()
+    };
+    behind.filter_map(number).collect()
 }
 
 fn collect_steps(schema: &Value, steps: &mut Vec<f64>) {

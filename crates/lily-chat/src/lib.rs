@@ -8,28 +8,30 @@
 
 #![forbid(unsafe_code)]
 
-mod builtin;
 mod completion;
 mod conversation;
 mod dialogue;
 mod error;
 mod format;
 mod input;
+mod json;
 mod parser;
+mod random;
 mod script;
 mod stepwise;
 mod thought;
 mod writer;
 
-pub use builtin::{BuiltinError, TokenizerFiles, builtin_model, vocab_size, write_tokenizer};
 pub use completion::{
     CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings, complete_ids,
 };
 pub use conversation::Conversation;
 pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
-pub use format::{Bound, CallRule, Format, FormatError, Formats, Rules};
+pub use format::{Bound, CallRule, Format, FormatError, Formats, Patience, Rules, Unkept};
 pub use input::Input;
+pub use json::{JsonError, parse_json};
 pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
+pub use random::{RandomModelError, TokenizerFiles, random_model, vocab_size, write_tokenizer};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};
 pub use stepwise::{Completion, complete};

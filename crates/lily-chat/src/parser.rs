@@ -13,11 +13,12 @@
 //! | the same in the thought, well-formed, with nothing but such calls and white space behind it to the end | the thought ends there, and they are calls |
 //! | anything else in the thought, and what stands in a code fence, or behind a line that opens backticks or quotes at its end | text |
 //! | no tools, or a name that is not among them | text |
-//! | `<function=NAME>` … `</function>` of a given tool as whole lines, without the outer tag | a call, once it is whole |
+//! | `<function=NAME>` … `</function>` of a given tool as whole lines, without the outer tag | a call, once it is whole; at the limit only with its last line feed |
 //! | a value | what stands between `<parameter=KEY>` and its closing tag, without one line feed at each end |
 //! | which `</parameter>` closes | the first one in front of `<parameter=KEY>` or of `</function>`; that one counts in front of `</tool_call>`, `<tool_call>` or another `<function=NAME>`, and `</tool_call>` in front of `<tool_call>` or the end; all the others are data |
 //! | a whole call with other text behind it | if the end of a call comes later, without a beginning in between: data of the value; else the call ended, and the text is content |
 //! | a whole call of a given tool inside a value | data, with all its tags |
+//! | an argument that is given twice | the first counts |
 //! | `</parameter`, `</parameter/>`, or `</function>` alone on its line for `</parameter>` | the same as `</parameter>` |
 //! | the type of a value | by the tool's schema, see below |
 //! | the limit inside a call | no call; its text is in [`MessageEvent::Finish`] |
@@ -86,6 +87,14 @@ impl MessageParser {
     ) -> Result<MessageParser, TextError> {
         let stops = stop::Stops::new(stops)?;
         Ok(MessageParser { machine: Machine::new(thinking, tools, stops) })
+    }
+
+    /// Lets at most so many line feeds behind the thought be no part of the answer, where a format
+    /// may begin with line feeds of its own. Otherwise all of them are dropped.
+    #[must_use]
+    pub fn with_seam(mut self, line_feeds: usize) -> MessageParser {
+        self.machine.set_seam(line_feeds);
+        self
     }
 
     /// Adds a piece of text; what it led to. After a stop string nothing more comes out.

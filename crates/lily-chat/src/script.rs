@@ -161,7 +161,7 @@ impl ScriptedCompletion {
 
     /// What came of it; cancelled if it was not at its end.
     pub fn finish(self) -> Outcome {
-        self.reply.outcome()
+        self.reply.outcome(0)
     }
 
     /// Whether the prompt is read.
@@ -225,6 +225,9 @@ impl ScriptedCompletion {
     /// Counts a token. There was no other choice: its probability is one.
     fn note(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
         self.reply.tokens.push(id);
+        if self.reply.writer.ends_turn(id) {
+            return ControlFlow::Continue(());
+        }
         let logprobs = self.logprobs.map(|top| TokenLogprobs {
             chosen: 0.0,
             top: if top > 0 { vec![(id, 0.0)] } else { Vec::new() },
@@ -300,6 +303,7 @@ pub fn complete_script(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MessageEvent;
     use lily_model::sampling::Sampling;
     use lily_text::{SYNTH_MIN_VOCAB, synth_tokenizer_files};
 
@@ -325,8 +329,10 @@ mod tests {
         let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();
         let mut texts = Vec::new();
         let outcome = complete_script(&pieces, &tokenizer, &request, &mut |event| {
-            if let Event::Text { reasoning, content } = event {
-                texts.push(format!("{reasoning}|{content}"));
+            match event {
+                Event::Part(MessageEvent::Reasoning(text)) => texts.push(format!("{text}|")),
+                Event::Part(MessageEvent::Content(text)) => texts.push(format!("|{text}")),
+                _ => {}
             }
             ControlFlow::Continue(())
         });

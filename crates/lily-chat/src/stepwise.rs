@@ -11,6 +11,9 @@ use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome
 use crate::thought::Thought;
 use crate::writer::Writer;
 
+/// The token that begins a turn in the family's templates.
+const TURN_START: &str = "<|im_start|>";
+
 /// A reply under way, whoever makes its tokens.
 pub(crate) struct Reply {
     pub(crate) writer: Writer,
@@ -51,14 +54,16 @@ impl Reply {
         self.finish = Some(self.writer.finish(reason, on_event));
     }
 
-    pub(crate) fn outcome(self) -> Outcome {
+    /// What came of it; so many tokens of the prompt were not read.
+    pub(crate) fn outcome(self, cached_tokens: usize) -> Outcome {
         let timings = Timings {
             first_token: self.first_token.unwrap_or(Duration::ZERO),
             total: self.start.elapsed(),
-            prompt_tokens: self.prompt_tokens,
+            prompt_tokens: self.prompt_tokens.saturating_sub(cached_tokens),
             completion_tokens: self.tokens.len(),
         };
-        self.writer.outcome(self.tokens, self.finish.unwrap_or(FinishReason::Cancelled), timings)
+        let finish = self.finish.unwrap_or(FinishReason::Cancelled);
+        Outcome { cached_tokens, ..self.writer.outcome(self.tokens, finish, timings) }
     }
 }
 
@@ -91,6 +96,7 @@ impl Completion {
                 tokenizer,
                 request.format.as_ref(),
             ),
+            borders: borders(tokenizer, &request.prompt),
         };
         Ok(Self { run: engine.start(sequence, &request.prompt, generation)?, reply })
     }
@@ -118,7 +124,11 @@ impl Completion {
             Some(Progress::Token(chosen)) => {
                 self.reply.note_first();
                 self.reply.tokens.push(chosen.id);
-                let asked = on_event(Event::Token(&chosen));
+                let is_text = !self.has_stopped() && !self.reply.writer.ends_turn(chosen.id);
+                let asked = match is_text {
+                    true => on_event(Event::Token(&chosen)),
+                    false => ControlFlow::Continue(()),
+                };
                 let written = self.write(chosen.id, on_event);
                 if asked.is_break() { asked } else { written }
             }
@@ -129,8 +139,13 @@ impl Completion {
         Ok(!self.reply.has_ended())
     }
 
+    /// Whether the last token is one of those that end the text.
+    fn has_stopped(&self) -> bool {
+        matches!(self.run.finish(), Some(Finish::Stop(_)))
+    }
+
     fn write(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
-        if matches!(self.run.finish(), Some(Finish::Stop(_))) {
+        if self.has_stopped() {
             return ControlFlow::Continue(());
         }
         let count = self.reply.tokens.len();
@@ -171,8 +186,14 @@ impl Completion {
 
     /// What came of it; cancelled if it was not at its end.
     pub fn finish(self) -> Outcome {
-        self.reply.outcome()
+        self.reply.outcome(self.run.cached())
     }
+}
+
+/// Where turns begin in a prompt.
+fn borders(tokenizer: &Tokenizer, prompt: &[u32]) -> Vec<usize> {
+    let Some(start) = tokenizer.id_of(TURN_START) else { return Vec::new() };
+    prompt.iter().enumerate().filter_map(|(at, &id)| (id == start).then_some(at)).collect()
 }
 
 impl From<Finish> for FinishReason {

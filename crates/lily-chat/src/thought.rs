@@ -90,11 +90,11 @@ impl Thought {
         };
         mask.fill();
         behind.vocabulary().closed_to_thoughts.iter().for_each(|&id| mask.forbid(id));
-        // The tag may also be spelled. The answer must not begin in the same token.
+        // The tag may also be spelled. What stands behind it comes in tokens of its own.
         if (1..=self.tail.len()).any(|len| CLOSE.as_bytes().starts_with(self.last(len))) {
             for id in 0..u32::try_from(self.tokenizer.vocab_len()).unwrap_or(u32::MAX) {
                 let rest = self.rest_behind_tag(id);
-                if rest.is_some_and(|rest| !rest.trim_ascii().is_empty()) {
+                if rest.is_some_and(|rest| !rest.is_empty()) {
                     mask.forbid(id);
                 }
             }

@@ -6,7 +6,9 @@ use lily_text::{Detokenizer, SpecialTokens, Tokenizer};
 
 use crate::ChatError;
 use crate::completion::{CompletionRequest, Event, FinishReason, OnEvent, Outcome, Timings};
+use crate::format::Bound;
 use crate::parser::{Ended, Events, MessageEvent, MessageParser, Parsed};
+use crate::thought::SEAM;
 
 /// Decodes ids, and tells thought, answer and calls apart up to a stop string. Knows nothing of
 /// models: ids or characters come in, events go out as text becomes whole.
@@ -24,21 +26,32 @@ pub(crate) struct Writer {
 impl Writer {
     /// A writer at the beginning of a text.
     pub fn new(tokenizer: &Tokenizer, request: &CompletionRequest) -> Result<Self, ChatError> {
+        let mut parser =
+            MessageParser::new(request.thinking, request.tools.clone(), &request.stop)?;
+        if request.format.as_ref().is_some_and(Bound::binds_answer) {
+            // What comes behind the seam is of the format.
+            parser = parser.with_seam(SEAM.1.len());
+        }
         Ok(Self {
             tokenizer: tokenizer.clone(),
             // Whoever lets the model run on behind its stop tokens wants no other end either.
             control_ends: !request.stop_ids.is_empty(),
             turn_ended: false,
             detokenizer: Detokenizer::new(tokenizer, SpecialTokens::Skip),
-            parser: MessageParser::new(request.thinking, request.tools.clone(), &request.stop)?,
+            parser,
             parsed: Parsed::default(),
         })
+    }
+
+    /// Whether a token ends the turn although it is none that the request names.
+    pub fn ends_turn(&self, id: u32) -> bool {
+        self.control_ends && self.tokenizer.is_special(id)
     }
 
     /// Adds a token. Breaks if the text ends here: at a stop string, or at a token that belongs
     /// between the turns of a conversation, such as `<|im_start|>`.
     pub fn push(&mut self, id: u32, on_event: &mut OnEvent<'_>) -> ControlFlow<()> {
-        if self.control_ends && self.tokenizer.is_special(id) {
+        if self.ends_turn(id) {
             self.turn_ended = true;
             return ControlFlow::Break(());
         }
@@ -82,6 +95,7 @@ impl Writer {
             tool_calls,
             unfinished_call: unfinished,
             tokens,
+            cached_tokens: 0,
             finish,
             timings,
         }
@@ -97,17 +111,9 @@ fn give_out(
     let mut flow = ControlFlow::Continue(());
     for part in events {
         parsed.add(&part);
-        let event = match part {
-            MessageEvent::Reasoning(reasoning) => Event::Text { reasoning, content: "" },
-            MessageEvent::Content(content) => Event::Text { reasoning: "", content },
-            MessageEvent::CallStarted { index, name } => Event::CallStarted { index, name },
-            MessageEvent::CallArguments { index, json } => Event::CallArguments { index, json },
-            MessageEvent::CallFinished { index, .. } => Event::CallFinished { index },
-            MessageEvent::Finish { .. } => continue,
-        };
         // Whoever wants no more hears no more.
-        if flow.is_continue() {
-            flow = on_event(event);
+        if flow.is_continue() && !matches!(part, MessageEvent::Finish { .. }) {
+            flow = on_event(Event::Part(part));
         }
     }
     flow

@@ -1,53 +1,67 @@
-//! Measures products of packed rows: `cargo run --release -p lily-cpu --example product`.
+//! Measures products of packed rows: `cargo run --release -p lily-cpu --example
+//! product`, with the names of instruction sets if not the best one is meant.
 //!
 //! One token: GB/s of packed rows (codes, scales, biases) of a matrix larger than the caches, and of
 //! plain reads of as many bytes. Several tokens: 10^9 multiply-adds a second. Each thread has its
-//! part of the rows and is timed piece by piece; the rates of the median pieces are added up, so that
+//! part of the rows and is timed piece by piece; the rates of the fastest tenth are added up, so that
 //! other programs that take the processor for a while do not count.
 
 use std::ops::Range;
 use std::time::Instant;
 
 use bytes::Bytes;
-use lily_kernels::cpu::{Inputs, Numerics, Simd, product_rows};
-use lily_plan::{GROUP, RowFormat, RowRef, RowSegment, WeightMatrix};
+use lily_kernels::cpu::{Inputs, Numerics, Simd, Wanted, multiply};
+use lily_plan::{GROUP, RowFormat, RowSegment, WeightMatrix};
 
 /// Reduction length of Qwen3.6-35B-A3B's projections.
 const K: usize = 2048;
 /// Rows: 151 MB of 4-bit weights, more than any last-level cache here.
 const ROWS: usize = 131_072;
-/// Rows multiplied together.
-const BLOCK: usize = 8;
+/// Rows of a tile.
+const TILE: usize = 128;
 
 /// Rows timed together: 0.3 MB of 4-bit weights, some tens of microseconds.
 const PIECE: usize = 256;
 
 fn main() {
-    let simd = Simd::detect();
-    println!("{:?}, {ROWS} rows of {K}", simd.level());
+    println!("{ROWS} rows of {K}");
     for format in [RowFormat::Q4, RowFormat::Q8] {
         let m = matrix(format);
         let (name, row_gb) = (format.name(), format.row_bytes(K) as f64 / 1e9);
         for threads in [1, 2] {
-            let rate = row_gb * rows_per_second(threads, 5, |rows| read(&m, rows));
+            let rate = row_gb * rows_per_second(threads, 5, ROWS, |rows| read(&m, rows));
             println!("{name} read, {threads} threads: {rate:.1} GB/s");
-            for numerics in [Numerics::Int8, Numerics::Exact] {
-                let inputs = inputs(numerics, 1);
-                let multiply = |rows| multiply(simd, &m, &inputs, rows);
-                let rate = row_gb * rows_per_second(threads, 5, multiply);
-                println!("{name} {numerics:?} 1 token, {threads} threads: {rate:.1} GB/s");
-            }
         }
-        let many = [4, 32].map(|t| [Numerics::Int8, Numerics::Exact].map(|n| (t, n)));
-        for (tokens, numerics) in many.into_iter().flatten() {
-            let inputs = inputs(numerics, tokens);
-            for threads in [1, 2] {
-                let multiply = |rows| multiply(simd, &m, &inputs, rows);
-                let rate = (K * tokens) as f64 * rows_per_second(threads, 1, multiply) / 1e9;
-                println!(
-                    "{name} {numerics:?} {tokens} tokens, {threads} threads: {rate:.1} GMAC/s"
-                );
-            }
+        for simd in chosen() {
+            measure(simd, &m, (name, row_gb));
+        }
+    }
+}
+
+/// The instruction sets named on the command line; otherwise the best one.
+fn chosen() -> Vec<Simd> {
+    let named = |name: String| Simd::named(&name).unwrap_or_else(|error| panic!("{error}"));
+    let names: Vec<Simd> = std::env::args().skip(1).map(named).collect();
+    if names.is_empty() { vec![Simd::detect()] } else { names }
+}
+
+fn measure(simd: Simd, m: &WeightMatrix, (format, row_gb): (&str, f64)) {
+    let level = simd.level().name();
+    for numerics in [Numerics::Int8, Numerics::Exact] {
+        let name = format!("{format} {numerics:?} {level}");
+        let one = inputs(simd, numerics, m, 1);
+        let multiply_one = |rows| multiply_rows(simd, m, &one, rows);
+        for threads in [1, 2] {
+            let rate = row_gb * rows_per_second(threads, 5, ROWS, multiply_one);
+            println!("{name}, 1 token, {threads} threads: {rate:.1} GB/s");
+        }
+        let rate = row_gb * rows_per_second(1, 200, PIECE, multiply_one);
+        println!("{name}, 1 token, from cache: {rate:.1} GB/s");
+        for tokens in [2, 4, 8, 32, 64] {
+            let many = inputs(simd, numerics, m, tokens);
+            let work = |rows| multiply_rows(simd, m, &many, rows);
+            let rate = (K * tokens) as f64 * rows_per_second(1, 20, 4 * PIECE, work) / 1e9;
+            println!("{name}, {tokens} tokens: {rate:.1} GMAC/s");
         }
     }
 }
@@ -75,9 +89,9 @@ fn matrix(format: RowFormat) -> WeightMatrix {
     WeightMatrix::new(1, ROWS, K, vec![segment]).expect("one segment of all rows")
 }
 
-fn inputs(numerics: Numerics, tokens: usize) -> Inputs {
+fn inputs(simd: Simd, numerics: Numerics, m: &WeightMatrix, tokens: usize) -> Inputs {
     let mut inputs = Inputs::default();
-    inputs.clear(numerics, K);
+    inputs.clear(simd, Wanted::by(numerics, m), K, tokens);
     for t in 0..tokens {
         let row: Vec<f32> = (0..K).map(|i| ((i * 37 + t * 11) % 101) as f32 - 50.0).collect();
         inputs.push(&row, 0.02);
@@ -89,9 +103,10 @@ fn inputs(numerics: Numerics, tokens: usize) -> Inputs {
 fn rows_per_second(
     threads: usize,
     passes: usize,
+    rows: usize,
     work: impl Fn(Range<usize>) -> f32 + Sync,
 ) -> f64 {
-    let share = ROWS / threads;
+    let share = rows / threads;
     let part = |t: usize| {
         let mut seconds: Vec<f64> = Vec::new();
         for _ in 0..passes {
@@ -102,7 +117,7 @@ fn rows_per_second(
             }
         }
         seconds.sort_by(f64::total_cmp);
-        PIECE as f64 / seconds[seconds.len() / 2]
+        PIECE as f64 / seconds[seconds.len() / 10]
     };
     std::thread::scope(|scope| {
         let part = &part;
@@ -112,13 +127,12 @@ fn rows_per_second(
     })
 }
 
-fn multiply(simd: Simd, m: &WeightMatrix, inputs: &Inputs, rows: Range<usize>) -> f32 {
-    let mut out = vec![0.0; BLOCK * inputs.tokens()];
+fn multiply_rows(simd: Simd, m: &WeightMatrix, inputs: &Inputs, rows: Range<usize>) -> f32 {
+    let mut space = Vec::with_capacity(TILE * inputs.tokens());
     let mut total = 0.0;
-    for first in rows.step_by(BLOCK) {
-        let block: [RowRef<'_>; BLOCK] = std::array::from_fn(|i| m.row(0, first + i));
-        product_rows(simd, &block, inputs, &mut out);
-        total += out[0];
+    for first in rows.step_by(TILE) {
+        let rows = first..first + TILE;
+        total += multiply(simd, m, (0, rows), inputs, 0..inputs.tokens(), &mut space)[0];
     }
     total
 }

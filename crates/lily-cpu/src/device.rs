@@ -2,25 +2,32 @@
 
 use std::sync::Arc;
 
-use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd};
+use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd, next_stamp};
+use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::table;
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, MemoryBudget, Plan,
-    PlanId, Precision, Weight, WeightMatrix, Weights, check_plan, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, MappedFile, MemoryBudget,
+    Plan, PlanId, Precision, Weight, WeightMatrix, WeightWatch, Weights, check_plan, check_weights,
 };
 
 use crate::arena::Block;
-use crate::pool::{Pool, Shuffle};
-use crate::{bandwidth, memory};
+use crate::bandwidth;
+use crate::cores::Cores;
+use crate::load::{self, Load, Prefetch};
+use crate::pool::{Cost, Pool, Shuffle};
 
 /// How the CPU device runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
     /// Numbers of the matrix products; `Exact` also keeps the KV cache in f32.
     pub numerics: Numerics,
-    /// Threads, the caller's counted; 0 takes as many as the machine, or its container, runs at
-    /// once.
+    /// Threads, the caller's counted; 0 takes one for each fast physical core, and no more than a
+    /// container's quota is worth.
     pub threads: usize,
+    /// Where the weights are.
+    pub load: Load,
+    /// The instruction set of the kernels.
+    pub simd: Simd,
     /// For tests: the tiles of a launch, and the launches of a stage, run in a random order drawn
     /// from this seed. The results are the same bits.
     pub shuffle: Option<u64>,
@@ -28,7 +35,13 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { numerics: Numerics::Int8, threads: 0, shuffle: None }
+        Self {
+            numerics: Numerics::Int8,
+            threads: 0,
+            load: Load::Map,
+            simd: Simd::detect(),
+            shuffle: None,
+        }
     }
 }
 
@@ -46,6 +59,7 @@ struct Prepared {
     face: CpuFace,
     /// Point into the device's storage, which stays where it is until the plans are dropped.
     operands: Vec<Operand<'static>>,
+    cost: Cost,
 }
 
 /// A compiled plan.
@@ -59,6 +73,11 @@ pub struct CpuDevice {
     options: CpuOptions,
     simd: Simd,
     pool: Pool,
+    cores: Cores,
+    /// Files of the next weights, and who hears how they are read.
+    files: Vec<MappedFile>,
+    watch: Option<WeightWatch>,
+    prefetch: Option<Prefetch>,
     buffers: Arc<Buffers>,
     // Before `storage`: its operands point there.
     plans: Vec<Compiled>,
@@ -68,10 +87,15 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// A device without buffers; its threads start here.
     pub fn new(options: CpuOptions) -> Self {
+        let cores = Cores::here();
         Self {
             options,
-            simd: Simd::detect(),
-            pool: Pool::new(options.threads, options.shuffle.map(Shuffle::new)),
+            simd: options.simd,
+            pool: Pool::new(&cores, options.threads, options.shuffle.map(Shuffle::new)),
+            cores,
+            files: Vec::new(),
+            watch: None,
+            prefetch: None,
             buffers: Arc::default(),
             plans: Vec::new(),
             storage: Vec::new(),
@@ -83,20 +107,47 @@ impl CpuDevice {
         self.pool.threads()
     }
 
+    /// The cores that the threads were counted by, for people.
+    pub fn cores(&self) -> String {
+        self.cores.describe()
+    }
+
+    /// The weights as they are used: in place, or copied.
+    fn load(&mut self, weights: Weights) -> Result<Weights, DeviceError> {
+        let files = std::mem::take(&mut self.files);
+        let watch = self.watch.take().unwrap_or_else(|| Box::new(|_, _| ()));
+        match self.options.load {
+            Load::Map => {
+                let bytes = load::copied_bytes(&weights);
+                // More than fits would only drive out what was brought in before.
+                let fits = lily_plan::host_memory().is_some_and(|limit| bytes <= limit);
+                if fits && !files.is_empty() {
+                    self.prefetch = Prefetch::start(&weights);
+                }
+                Ok(weights)
+            }
+            Load::Read => {
+                load::copy(weights, &WeightFiles::open(files, |_| ()), self.threads(), &*watch)
+            }
+        }
+    }
+
     fn plan(&self, plan: PlanId) -> Result<&Compiled, DeviceError> {
         self.plans.get(plan.0).ok_or_else(|| DeviceError::no_plan(plan, self.plans.len()))
     }
 
     fn run(&mut self, plan: PlanId, index: usize) -> Result<(), DeviceError> {
-        let Compiled { plan, launches } = &self.plans[plan.0];
+        let Compiled { plan, launches } = &mut self.plans[plan.0];
         let launch = &plan.launches()[index];
+        let Prepared { face, operands, cost } = &mut launches[index];
         let view = CpuLaunch {
             args: &launch.args,
-            operands: &launches[index].operands,
+            operands,
             numerics: self.options.numerics,
             simd: self.simd,
+            stamp: next_stamp(),
         };
-        self.pool.run(launches[index].face, &view).map_err(|reason| DeviceError::Launch {
+        self.pool.run(*face, &view, cost).map_err(|reason| DeviceError::Launch {
             device: "cpu".into(),
             kernel: launch.label(),
             launch: index,
@@ -135,9 +186,32 @@ impl Device for CpuDevice {
         "cpu"
     }
 
-    /// Weights are used in place.
-    fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        Ok(memory::limit().map(|limit| MemoryBudget { limit, weights: 0 }))
+    /// Mapped weights are not counted: the system can give back the page cache.
+    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        let Some(limit) = lily_plan::host_memory() else { return Ok(None) };
+        let weights = match self.options.load {
+            Load::Map => 0,
+            Load::Read => load::copied_bytes(weights),
+        };
+        if weights > limit {
+            return Err(DeviceError::Memory {
+                device: "cpu".into(),
+                bytes: weights,
+                reason: format!(
+                    "the weights are to be read into memory, of which {limit} bytes are left; free \
+                     memory, or use --load map, which leaves them in the page cache"
+                ),
+            });
+        }
+        Ok(Some(MemoryBudget { limit, weights }))
+    }
+
+    fn weight_files(&mut self, files: Vec<MappedFile>) {
+        self.files = files;
+    }
+
+    fn watch_weights(&mut self, watch: WeightWatch) {
+        self.watch = Some(watch);
     }
 
     fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
@@ -151,14 +225,12 @@ impl Device for CpuDevice {
         }
     }
 
-    fn allocate(
-        &mut self,
-        buffers: &Arc<Buffers>,
-        mut weights: Weights,
-    ) -> Result<(), DeviceError> {
+    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         check_weights(buffers, &weights)?;
         self.plans.clear();
         self.storage.clear();
+        self.prefetch = None;
+        let mut weights = self.load(weights)?;
         self.buffers = buffers.clone();
         for (_, buffer) in buffers.iter() {
             let weight = match buffer.kind {
@@ -192,7 +264,7 @@ impl Device for CpuDevice {
             // the plans, here and in `allocate`; only launches and `&mut self` methods touch blocks.
             let resolve = |b| unsafe { operand(storage(b)) };
             let operands = launch.bindings.iter().map(resolve).collect();
-            launches.push(Prepared { face: kernel.cpu, operands });
+            launches.push(Prepared { face: kernel.cpu, operands, cost: Cost::default() });
         }
         self.plans.push(Compiled { plan: plan.clone(), launches });
         Ok(PlanId(self.plans.len() - 1))

@@ -5,16 +5,18 @@
 #[allow(unsafe_code)]
 mod arena;
 mod bandwidth;
+mod cores;
 #[allow(unsafe_code)]
 mod device;
-mod memory;
+mod load;
 #[allow(unsafe_code)]
 mod pool;
 
 use lily_plan::{Element, Precision};
 
 pub use device::{CpuDevice, CpuOptions};
-pub use lily_kernels::cpu::Numerics;
+pub use lily_kernels::cpu::{Numerics, Simd};
+pub use load::Load;
 
 /// Element types without `--exact`: matrix inputs stay f32 in memory and are rounded to 8 bits inside
 /// the kernels; keys and values are bfloat16.
@@ -22,5 +24,5 @@ pub const DEFAULT_PRECISION: Precision = Precision { kv: Element::Bf16, ..Precis
 
 /// Bytes that everything but the weights may take on this machine; `None` where it does not say.
 pub fn memory_limit() -> Option<u64> {
-    memory::limit()
+    lily_plan::host_memory()
 }

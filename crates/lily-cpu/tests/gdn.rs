@@ -5,7 +5,7 @@ use lily_kernels::gdn::claims;
 use lily_plan::DeviceError;
 
 fn device() -> CpuDevice {
-    CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 2, shuffle: None })
+    CpuDevice::new(CpuOptions { numerics: Numerics::Exact, threads: 2, ..CpuOptions::default() })
 }
 
 #[test]

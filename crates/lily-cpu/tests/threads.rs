@@ -49,7 +49,9 @@ fn run(device: &mut CpuDevice, case: &Case) -> Vec<Vec<u32>> {
 #[test]
 fn thread_counts_and_random_orders_give_the_same_bits() {
     for numerics in [Numerics::Exact, Numerics::Int8] {
-        let device = |threads, shuffle| CpuDevice::new(CpuOptions { numerics, threads, shuffle });
+        let device = |threads, shuffle| {
+            CpuDevice::new(CpuOptions { numerics, threads, shuffle, ..CpuOptions::default() })
+        };
         let mut one = device(1, None);
         let mut others = [device(2, None), device(4, Some(3))];
         for case in table::cases() {
@@ -97,7 +99,7 @@ fn a_write_out_of_bounds_is_an_error_that_names_the_launch_and_the_device_works_
     let good = gdn_in().find(of_many_rows).expect("gdn_in has a case of 70 rows");
     let bad = faulty(gdn_in().find(of_many_rows).expect("as above"));
     for threads in [1, 2, 4] {
-        let options = CpuOptions { numerics: Numerics::Int8, threads, shuffle: None };
+        let options = CpuOptions { threads, ..CpuOptions::default() };
         let mut device = CpuDevice::new(options);
         assert_eq!(device.threads(), threads);
         let plan = prepare(&mut device, &bad).unwrap();

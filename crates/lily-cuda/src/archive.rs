@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use lily_kernels::gpu::Source;
@@ -16,6 +18,12 @@ use crate::error::CudaError;
 
 /// First line of a file.
 const VERSION: &str = "lily compiled kernels 1";
+
+/// What the first line of every version begins with.
+const MAGIC: &[u8] = b"lily compiled kernels ";
+
+/// Most bytes of a file: some hundred times those of a model's kernels.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// Bytes of a SHA-256.
 const HASH_BYTES: usize = 32;
@@ -83,18 +91,21 @@ impl Archive {
     /// # Errors
     /// The file cannot be read, is no export, or a byte of it has changed.
     pub fn read(path: &Path) -> Result<Self, CudaError> {
-        let bytes = std::fs::read(path).map_err(|error| CudaError::File {
+        let bytes = read_some(path, MOST_BYTES).map_err(|error| CudaError::File {
             action: "read",
             path: path.display().to_string(),
             reason: error.to_string(),
         })?;
-        Self::parse(&bytes)
-            .map_err(|found| CudaError::Archive { path: path.display().to_string(), found })
+        let parsed = match bytes {
+            Some(bytes) => Self::parse(&bytes),
+            None => Err("is no export of compiled kernels".into()),
+        };
+        parsed.map_err(|found| CudaError::Archive { path: path.display().to_string(), found })
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let foreign = || "is no export of compiled kernels".to_string();
-        if !bytes.starts_with(b"lily compiled kernels ") {
+        if !bytes.starts_with(MAGIC) {
             return Err(foreign());
         }
         if !bytes.starts_with(VERSION.as_bytes()) || bytes.get(VERSION.len()) != Some(&b'\n') {
@@ -156,6 +167,20 @@ impl Archive {
         }
         Ok(new.len())
     }
+}
+
+/// A file; `None` if it does not begin as an export does, or has more than `most` bytes. Neither a wrong
+/// file nor one without an end is read further than that.
+fn read_some(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes)?;
+    if bytes != MAGIC {
+        return Ok(None);
+    }
+    let left = most.saturating_sub(bytes.len() as u64);
+    file.take(left.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
 /// A kernel in the list.
@@ -260,6 +285,20 @@ mod tests {
         assert_eq!(sealed(&line, b"\x7fELFx"), "has 1 bytes behind its last kernel");
         assert!(sealed(&line, b"\x7fEL").starts_with("has 3 bytes of topk-"));
         assert!(sealed(&line, b"text").starts_with("has no machine code for topk-"));
+    }
+
+    #[test]
+    fn a_file_is_read_to_a_limit() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let mut with = |text: &str| {
+            io::Write::write_all(&mut file, text.as_bytes()).expect("it is written");
+            read_some(file.path(), 30).expect("it can be read")
+        };
+        assert_eq!(with("lily compiled kernels"), None, "its first line is cut off");
+        let text = " 1234567";
+        assert_eq!(with(text).map(|bytes| bytes.len()), Some(29));
+        assert_eq!(with("8").map(|bytes| bytes.len()), Some(30));
+        assert_eq!(with("9"), None);
     }
 
     #[test]

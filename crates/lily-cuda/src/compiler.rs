@@ -5,6 +5,7 @@
 //! ([`Archive`](crate::archive::Archive)) serve a machine without NVRTC. Neither NVRTC's version nor the driver's
 //! is part of the hash: machine code is for a GPU generation, and every driver that knows it loads it.
 
+use std::ffi::OsString;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -44,7 +45,15 @@ impl Architecture {
         let digits = number.strip_suffix(['a', 'f']).unwrap_or(number);
         let plain = digits.len() <= 3 && digits.bytes().all(|b| b.is_ascii_digit());
         let capability = digits.parse().ok().filter(|&n: &u32| plain && n >= 80);
-        capability.map(|_| Self(name.into())).ok_or_else(refused)
+        let capability = capability.ok_or_else(refused)?;
+        let own = Self::of(capability / 10, capability % 10);
+        if own.0 != name {
+            return Err(format!(
+                "expected {}, which is what a GPU of this generation asks for, found {name}",
+                own.0
+            ));
+        }
+        Ok(own)
     }
 
     /// Its name.
@@ -59,6 +68,15 @@ impl Architecture {
         let capability = digits.parse().unwrap_or_default();
         Target { family: Family::Nvidia { capability }, products: Products::SimdgroupMatrix }
     }
+}
+
+/// The cache folder, by the variables that name the user's caches and home. A relative folder of caches
+/// is to be ignored: it would be another one wherever the program starts.
+fn cache_below(caches: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let path = |value: OsString| (!value.is_empty()).then(|| PathBuf::from(value));
+    let caches = caches.and_then(path).filter(|caches| caches.is_absolute());
+    let base = caches.or_else(|| Some(home.and_then(path)?.join(".cache")))?;
+    Some(base.join("lily").join("cuda"))
 }
 
 /// Machine code of one kernel function.
@@ -114,9 +132,7 @@ impl Compiler {
 
     /// The user's cache folder, if the system has one.
     pub fn default_cache() -> Option<PathBuf> {
-        let home = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let base = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")))?;
-        Some(base.join("lily").join("cuda"))
+        cache_below(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
     }
 
     /// Machine code of a kernel function.
@@ -280,4 +296,40 @@ pub(crate) fn store(path: &Path, image: &[u8]) -> Result<(), CudaError> {
         let _ = std::fs::remove_file(&part);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_folder_of_caches_is_ignored() {
+        let below = |caches: &str, home: &str| cache_below(Some(caches.into()), Some(home.into()));
+        let root = std::env::temp_dir();
+        let (caches, home) = (root.join("caches"), root.join("home"));
+        let text = |path: &Path| path.to_str().expect("plain").to_string();
+        assert_eq!(below(&text(&caches), &text(&home)), Some(caches.join("lily").join("cuda")));
+        let of_home = Some(home.join(".cache").join("lily").join("cuda"));
+        for ignored in ["", "caches", "./caches", "~/caches"] {
+            assert_eq!(below(ignored, &text(&home)), of_home, "{ignored:?}");
+        }
+        assert_eq!(cache_below(Some("caches".into()), None), None);
+        assert_eq!(cache_below(None, Some("".into())), None);
+    }
+
+    #[test]
+    fn a_generation_has_one_name_and_another_one_is_told_it() {
+        for name in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"] {
+            assert_eq!(Architecture::parse(name).expect(name).name(), name);
+        }
+        for (name, own) in [("sm_90", "sm_90a"), ("sm_100f", "sm_100a"), ("sm_80a", "sm_80")] {
+            let refused = Architecture::parse(name).expect_err(name);
+            assert!(refused.starts_with(&format!("expected {own}, ")), "{refused}");
+            assert!(refused.ends_with(&format!(", found {name}")), "{refused}");
+        }
+        for name in ["", "sm_", "sm_75", "90a", "sm_9x", "sm_0080", "sm_4294967296"] {
+            let refused = Architecture::parse(name).expect_err(name);
+            assert!(refused.starts_with("expected a GPU generation from sm_80 on"), "{refused}");
+        }
+    }
 }

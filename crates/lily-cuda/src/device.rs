@@ -205,6 +205,11 @@ impl Device for CudaDevice {
         Ok(Some(MemoryBudget { limit: self.memory_limit()?, weights }))
     }
 
+    /// Weights are on the GPU: all that the host has left.
+    fn host_memory(&self) -> Result<Option<u64>, DeviceError> {
+        Ok(Some(lily_plan::host_memory().unwrap_or(u64::MAX)))
+    }
+
     /// Nothing where the kernel is not in the cache and NVRTC is not there.
     fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
         let source = bandwidth::source();

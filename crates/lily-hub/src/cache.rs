@@ -93,11 +93,19 @@ pub(crate) fn home() -> Result<PathBuf, HubError> {
     if let Some(folder) = folder_of("HF_HOME")? {
         return Ok(folder);
     }
-    let caches = match folder_of("XDG_CACHE_HOME")? {
-        Some(folder) => Some(folder),
+    let caches = match absolute(path_of(CACHES)) {
+        Some(path) => Some(folder(CACHES, path)?),
         None => env::home_dir().map(|home| home.join(".cache")),
     };
     caches.map(|caches| caches.join("huggingface")).ok_or(HubError::NoHome)
+}
+
+/// The user's caches. A relative path in it is to be ignored, says the specification that it comes from: it
+/// would be another folder wherever the program starts.
+const CACHES: &str = "XDG_CACHE_HOME";
+
+fn absolute(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| path.is_absolute())
 }
 
 /// The folder that a variable names; it need not be there yet.
@@ -178,6 +186,15 @@ mod tests {
         for path in [place.path().to_owned(), place.path().join("new/folder")] {
             assert_eq!(folder("HF_HOME", path.clone()).unwrap(), path);
         }
+    }
+
+    #[test]
+    fn a_relative_folder_of_caches_is_ignored() {
+        assert_eq!(absolute(Some("caches".into())), None);
+        assert_eq!(absolute(Some("./a".into())), None);
+        let whole = env::temp_dir().join("caches");
+        assert_eq!(absolute(Some(whole.clone())), Some(whole));
+        assert_eq!(absolute(None), None);
     }
 
     #[test]

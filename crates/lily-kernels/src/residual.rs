@@ -125,7 +125,7 @@ impl ResidualArgs {
             *xn = *x * weight;
         }
         for (ss, x) in ss.iter_mut().zip(x.chunks(tile)) {
-            *ss = x.iter().map(|v| v * v).sum();
+            *ss = l.simd.dot(x, x);
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::gpu::msl_struct;
 pub const L2_EPS: f32 = 1e-6;
 /// Tokens of one Gated DeltaNet chunk.
 pub const CHUNK: usize = 64;
-/// Below this many tokens a prefill chunk runs the DeltaNet token by token.
+/// Below this many tokens a prefill chunk runs the DeltaNet token by token; with f32 inputs, as on a
+/// CPU, every chunk does.
 pub const CHUNKED_FROM_TOKENS: usize = 32;
 /// Rows of one tile of the grouped expert products.
 pub const GROUPED_TILE_ROWS: usize = 32;
@@ -197,6 +198,15 @@ impl LaunchContext<'_> {
     /// Partial sums of squares of one residual row, as written and read by this plan.
     pub fn ss_tiles(&self) -> usize {
         self.shape.hidden / self.ss_columns()
+    }
+
+    /// Whether the DeltaNet of this step runs in chunks of [`CHUNK`] tokens. They pay where a machine has
+    /// more arithmetic than loads to offer: a CPU does as many multiply-adds for them as token by token,
+    /// and its results then depend on how a prompt is cut.
+    pub fn is_chunked(&self) -> bool {
+        self.step.is_prefill()
+            && self.step.rows() >= CHUNKED_FROM_TOKENS
+            && self.session.act() != Element::F32
     }
 
     /// Threadgroups along rows and columns of a projection with `rows` outputs.

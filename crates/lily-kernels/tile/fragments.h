@@ -36,22 +36,3 @@ METAL_FUNC void pack_sums(uint (&left)[4], const float (&first)[4], const float 
     left[2] = pack_pair(second[0], second[1]);
     left[3] = pack_pair(second[2], second[3]);
 }
-
-// Latches in shared memory, 8 bytes each: a phase ends with the last of `count` arrivals.
-METAL_FUNC void latch_init(uint latch, uint count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(latch), "r"(count) : "memory");
-}
-METAL_FUNC void latch_arrive(uint latch) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(latch) : "memory");
-}
-// Arrives when this thread's asynchronous copies so far have.
-METAL_FUNC void latch_arrive_with_copies(uint latch) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(latch) : "memory");
-}
-// Waits for the end of the phase with this parity; the phase before the first one has parity 1 and has ended.
-METAL_FUNC void latch_wait(uint latch, uint parity) {
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra ready;\nbra again;\nready:\n}" ::"r"(latch), "r"(parity) : "memory");
-}

@@ -42,6 +42,10 @@ METAL_FUNC void barrier_init(uint barrier, uint arrivals) {
 METAL_FUNC void barrier_arrive(uint barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// Arrives once all copies that this thread has asked for are done.
+METAL_FUNC void barrier_arrive_after_copies(uint barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // The whole warp calls it, and goes on together.
 METAL_FUNC void barrier_wait(uint barrier, uint parity) {
     uint done;
@@ -50,6 +54,12 @@ METAL_FUNC void barrier_wait(uint barrier, uint parity) {
                      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, done; }" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     } while (!__all_sync(0xffffffffu, done != 0));
+}
+// As barrier_wait(), each thread for itself.
+METAL_FUNC void barrier_wait_alone(uint barrier, uint parity) {
+    asm volatile("{\n.reg .pred done;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra ready;\nbra again;\nready:\n}" ::"r"(barrier), "r"(parity) : "memory");
 }
 // Barrier of one warpgroup; `name` from 1 to 15.
 METAL_FUNC void warpgroup_barrier(uint name) { asm volatile("bar.sync %0, 128;" ::"r"(name) : "memory"); }

@@ -115,7 +115,7 @@ template <typename Work> struct Copies {
         rows = item.rows;
         const uint own = row_inside(item.output + thread_index / 32 * 16 + thread_index % 32 / 4 * 2);
         codes = weight + ulong(item.matrix_row + own) * CODE_WORDS + thread_index % 4;
-        const uint row = item.matrix_row + row_inside(item.output + thread_index % TILE_OUTPUTS);
+        const uint row = item.matrix_row + row_inside(item.output + thread_index / 32 * 16 + thread_index % 16);
         pairs = weight + ulong(MATRIX_ROWS) * CODE_WORDS + ulong(row) * (INPUT_WIDTH / 256);
 #pragma unroll
         for (uint i = 0; i < (Work::FOLLOW ? 1 : OWN_ROWS); i++) {
@@ -136,7 +136,9 @@ template <typename Work> struct Copies {
         const uint own = stage + CODES_AT + thread_index * 16;
         copy_streamed_16(own, codes + step * 4, true);
         copy_streamed_16(own + THREADS * 16, codes + step * 4 + CODE_WORDS, true);
-        copy_streamed_16(own + THREADS * 32, pairs + step / 2, step % 2 == 0 && thread_index < TILE_OUTPUTS);
+        // A warp copies those of its own matrix rows, as its codes: only the rows of x are other warps'.
+        const uint own_pairs = stage + PAIRS_AT + (thread_index / 32 * 16 + thread_index % 16) * 16;
+        copy_streamed_16(own_pairs, pairs + step / 2, step % 2 == 0 && thread_index % 32 < 16);
         const uint word = thread_index % 16;
         const uint first = thread_index / 16;
         const uint to = stage + word / 8 * PART_BYTES + first * 128 + (word ^ first) % 8 * 16;

@@ -7,7 +7,7 @@
 // is the warp's own, two of them on their way while the third is used.
 #pragma once
 #include "attention.h"
-#include "hopper.h"
+#include "fragments.h"
 
 constant constexpr uint WARPS = THREADS / 32;
 constant constexpr uint WORDS = HEAD_DIM / 8;       // 16-byte words of a row
@@ -77,22 +77,6 @@ struct Part {
     float sum[2];         // of 2^(score - base) over the keys that this lane has met
 };
 
-METAL_FUNC void load_tile_16x16(uint (&a)[4], uint address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(address)
-                 : "memory");
-}
-METAL_FUNC void load_transposed_16x16(uint (&a)[4], uint address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(address)
-                 : "memory");
-}
-METAL_FUNC void add_product(float (&c)[4], const uint (&a)[4], uint b0, uint b1) {
-    lily_mma_16816<bfloat>(c[0], c[1], c[2], c[3], a[0], a[1], a[2], a[3], b0, b1);
-}
-
 METAL_FUNC float most_of_column(float x) {
     x = max(x, simd_shuffle_xor(x, 4));
     x = max(x, simd_shuffle_xor(x, 8));
@@ -144,8 +128,8 @@ METAL_FUNC void attend(
 #pragma unroll
         for (uint s = 0; s < STEPS; s++) {
             uint a[4];
-            load_tile_16x16(a, source.ring + here + key_word + s * 32);
-            add_product(scores[s % CHAINS], a, queries.low[s], queries.high[s]);
+            load_blocks(a, source.ring + here + key_word + s * 32);
+            multiply_block(scores[s % CHAINS], a, queries.low[s], queries.high[s]);
         }
         float w[4];
 #pragma unroll
@@ -199,9 +183,9 @@ METAL_FUNC void attend(
 #pragma unroll
         for (uint s = 0; s < STEPS; s++) {
             uint a[4];
-            load_transposed_16x16(a, source.ring + here + value_word + s * 32);
-            add_product(part.out[s], a, first[0], first[1]);
-            add_product(part.out[s], a, rest[0], rest[1]);
+            load_blocks_transposed(a, source.ring + here + value_word + s * 32);
+            multiply_block(part.out[s], a, first[0], first[1]);
+            multiply_block(part.out[s], a, rest[0], rest[1]);
         }
         here = here == 2 * TILE_BYTES ? 0 : here + TILE_BYTES;
     }

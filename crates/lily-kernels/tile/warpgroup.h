@@ -1,24 +1,7 @@
 // Words for kernels whose warpgroups have roles, and a warpgroup's products at the widths that attention wants.
-// NVIDIA's PTX manual, sections "mbarrier", "setmaxnreg", "barrier.cluster" and "wgmma.mma_async", defines them.
+// NVIDIA's PTX manual, sections "setmaxnreg", "barrier.cluster" and "wgmma.mma_async", defines them.
 #pragma once
 #include "hopper.h"
-
-// Arrives once all copies that this thread has asked for are done.
-METAL_FUNC void barrier_arrive_after_copies(uint barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-// As barrier_wait(), each thread for itself.
-METAL_FUNC void barrier_wait_alone(uint barrier, uint parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra end;\n"
-        "bra again;\n"
-        "end:\n"
-        "}" ::"r"(barrier), "r"(parity) : "memory");
-}
 
 // A hardware barrier, 1 to 15, of `threads` threads.
 METAL_FUNC void threads_meet(uint barrier, uint threads) {

@@ -7,6 +7,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod archive;
 pub mod arena;
 pub mod budget;
 pub mod chip;

@@ -66,6 +66,8 @@ pub struct Wanted<'a> {
     pub kernel: &'a str,
     /// Complete text.
     pub source: &'a Source,
+    /// Indirect command buffers run it.
+    pub indirect: bool,
 }
 
 /// A GPU, or what stands in for one. It decides nothing: [`MetalDevice`](crate::MetalDevice) does.
@@ -96,7 +98,7 @@ pub trait Host: Send {
     fn past_the_cache(&self, _file: &File) {}
 
     /// Makes the allocations of a session in place of all earlier ones, and keeps them resident, with a new queue and
-    /// fence. Nothing is under way. Memory is not cleared.
+    /// fence and without indirect command buffers. Nothing is under way. Memory is not cleared.
     ///
     /// # Errors
     /// There is no room.
@@ -122,7 +124,7 @@ pub trait Host: Send {
     /// Carries out one call.
     ///
     /// # Errors
-    /// A command buffer or encoder cannot be had.
+    /// A command buffer, an encoder or an indirect command buffer cannot be had.
     fn execute(&mut self, command: &Command) -> Result<(), HostError>;
 
     /// Waits until the command buffer of a serial, and all before it, are done.
@@ -136,7 +138,8 @@ pub trait Host: Send {
         None
     }
 
-    /// Starts over after a failure: drops what is under way, with a new queue and fence. Memory and pipelines stay.
+    /// Starts over after a failure: drops what is under way, with a new queue and fence. Memory, pipelines and indirect
+    /// command buffers stay.
     ///
     /// # Errors
     /// The GPU does not answer.

@@ -79,6 +79,10 @@ pub struct Prediction {
     pub tok_s: f64,
     /// The same with the highest and with the lowest floor.
     pub tok_s_range: [f64; 2],
+    /// Command buffers that the step is sent in.
+    pub command_buffers: usize,
+    /// Time of the longest of them in µs.
+    pub longest_command_buffer_us: f64,
     /// Floors of all stages, in µs.
     pub floors_us: f64,
     /// Launches that move less than 2 MB.
@@ -159,6 +163,8 @@ pub fn predict(table: &PlanTable, tokens: usize, gpu: &Gpu, products: Products) 
         step_us_range,
         tok_s: tok_s(step_us),
         tok_s_range: [tok_s(step_us_range[1]), tok_s(step_us_range[0])],
+        command_buffers: 1,
+        longest_command_buffer_us: step_us,
         floors_us,
         small_launches: launches.iter().filter(|l| l.small).count(),
         small_share_of_bytes: small_bytes as f64 / bytes.max(1) as f64,
@@ -246,6 +252,18 @@ fn launch_time(row: &LaunchRow, stage: &StageSize, gpu: &Gpu) -> LaunchTime {
 }
 
 impl Prediction {
+    /// The same step, sent in command buffers that begin at the stages of `cuts`.
+    #[must_use]
+    pub fn cut(mut self, cuts: &[usize]) -> Self {
+        let mut us = vec![0.0; cuts.len() + 1];
+        for launch in &self.launches {
+            us[cuts.partition_point(|&cut| cut <= launch.stage)] += launch.us;
+        }
+        self.command_buffers = us.len();
+        self.longest_command_buffer_us = us.into_iter().fold(0.0, f64::max);
+        self
+    }
+
     /// The prediction for people: one line for each launch, then the totals.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -284,8 +302,10 @@ impl Prediction {
         );
         let _ = writeln!(
             out,
-            "predicted, not measured: {:.2} ms, {:.0} tok/s ({:.0} to {:.0} tok/s with launch floors of {} to {} us)",
+            "predicted, not measured: {:.2} ms in {}, {:.0} tok/s ({:.0} to {:.0} tok/s with launch floors of {} to {} \
+             us)",
             self.step_us / 1e3,
+            self.submissions(),
             self.tok_s,
             self.tok_s_range[0],
             self.tok_s_range[1],
@@ -293,6 +313,16 @@ impl Prediction {
             FLOORS_US[0],
         );
         out
+    }
+
+    fn submissions(&self) -> String {
+        match self.command_buffers {
+            1 => "one command buffer".into(),
+            count => {
+                let longest = self.longest_command_buffer_us / 1e3;
+                format!("{count} command buffers of up to {longest:.2} ms")
+            }
+        }
     }
 
     fn title(&self) -> String {

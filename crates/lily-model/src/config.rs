@@ -7,6 +7,7 @@ pub(crate) mod testing;
 
 use std::path::Path;
 
+use lily_files::Files;
 use lily_plan::{GROUP, RowFormat};
 use serde_json::Value;
 
@@ -15,7 +16,7 @@ pub(crate) use fields::{Fields, wrong_type};
 pub use quantization::Quantization;
 
 use crate::error::{ConfigError, ConfigProblem};
-use crate::text_file::{read_text, without_mark};
+use crate::text_file::{read_text, read_text_of, without_mark};
 use crate::weights::names::{Place, place};
 
 /// Model types and architectures of the family, as Qwen3.5 and Qwen3.6 files spell them.
@@ -96,16 +97,23 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads `config.json` in a model folder.
+    /// Reads the `config.json` of a model.
     ///
     /// # Errors
     /// There is no such folder, or as [`Self::read_file`].
-    pub fn read(folder: &Path) -> Result<Self, ConfigError> {
-        if !folder.is_dir() {
+    pub fn read<'a>(files: impl Into<Files<'a>>) -> Result<Self, ConfigError> {
+        let files = files.into();
+        if let Files::Folder(folder) = files
+            && !folder.is_dir()
+        {
             let found = if folder.exists() { "is no folder" } else { "does not exist" };
             return Err(ConfigError { file: folder.into(), problem: ConfigProblem::Folder(found) });
         }
-        Self::read_file(&folder.join("config.json"))
+        let file = files.path("config.json");
+        match read_text_of(files, "config.json") {
+            Ok(text) => Self::from_json(&text, file),
+            Err(e) => Err(ConfigError { file, problem: ConfigProblem::Unreadable(e) }),
+        }
     }
 
     /// Reads a `config.json`, whatever its name.

@@ -1,12 +1,14 @@
 //! Teacher-forced evaluation against recorded logits: needs token ids, not a tokenizer.
 
+mod recorded;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::engine::{Engine, EngineError, Generation};
-use crate::weights::{Dtype, parse_header};
+use recorded::{Recorded, Row};
 
 /// A margin above which a choice counts as clear: the difference of the two largest logits.
 const CLEAR_GAP: f32 = 0.5;
@@ -17,7 +19,7 @@ const CLEAR_GAP: f32 = 0.5;
 pub enum EvaluationError {
     /// A file of the reference folder is missing or unreadable.
     #[error(
-        "cannot read {path}: {reason}; a reference folder holds prompts.json and logits_*.safetensors"
+        "cannot read {path}: {reason}; a reference folder holds prompts.json and logits_*.safetensors or top_*.safetensors"
     )]
     File {
         /// The file.
@@ -47,15 +49,8 @@ pub struct Reference {
     prompts: Vec<Vec<u32>>,
     /// Ids that follow each prompt greedily.
     greedy: Vec<Vec<u32>>,
-    /// `[tokens, vocab]` of each prompt.
-    logits: Vec<Vec<f32>>,
-}
-
-#[derive(Deserialize)]
-struct Prompts {
-    prompts: Vec<Vec<u32>>,
-    #[serde(default)]
-    greedy: Vec<Vec<u32>>,
+    /// What was recorded of each prompt.
+    recorded: Vec<Recorded>,
 }
 
 /// Result of an evaluation. Field names are part of the command line's contract.
@@ -88,31 +83,17 @@ pub struct Evaluation {
 }
 
 impl Reference {
-    /// Reads a folder with `prompts.json` and `logits_*.safetensors` (tensors `logits.LENGTH`).
+    /// Reads a folder with `prompts.json` and one of two files:
+    ///
+    /// - `logits_*.safetensors`: tensors `logits.LENGTH`, `[tokens, vocab]` f32, for the prompt of that length;
+    /// - `top_*.safetensors`, small: `ids.LENGTH` `[tokens, n]` i32 and `logits.LENGTH` `[tokens, n]` f32, each row
+    ///   with the largest logits first and the prompt's next token somewhere, and `sum.LENGTH` `[tokens]` f32, the
+    ///   logarithm of the sum of the exponentials of all logits.
+    ///
+    /// # Errors
+    /// A file is missing, unreadable, or not of this form.
     pub fn open(folder: &Path) -> Result<Self, EvaluationError> {
-        let path = folder.join("prompts.json");
-        let fail =
-            |path: &Path, reason: String| EvaluationError::File { path: path.into(), reason };
-        let text = std::fs::read_to_string(&path).map_err(|e| fail(&path, e.to_string()))?;
-        let prompts: Prompts =
-            serde_json::from_str(&text).map_err(|e| fail(&path, e.to_string()))?;
-        let path = find_logits(folder)?;
-        let file = std::fs::read(&path).map_err(|e| fail(&path, e.to_string()))?;
-        let header = parse_header(&file).map_err(|e| fail(&path, e.to_string()))?;
-        let mut logits = Vec::new();
-        for prompt in &prompts.prompts {
-            let name = format!("logits.{}", prompt.len());
-            let entry =
-                header.get(&name).ok_or_else(|| fail(&path, format!("no tensor `{name}`")))?;
-            if entry.dtype != Dtype::F32 || entry.shape.first() != Some(&prompt.len()) {
-                let expected = vec![prompt.len()];
-                return Err(EvaluationError::Shape { name, expected, found: entry.shape.clone() });
-            }
-            let bytes = file.get(entry.bytes.clone()).unwrap_or(&[]);
-            let values = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
-            logits.push(values.collect());
-        }
-        Ok(Self { prompts: prompts.prompts, greedy: prompts.greedy, logits })
+        recorded::open(folder)
     }
 
     /// Records what an engine that keeps all logits computes: the logits of every position, and `ids` greedy ids
@@ -122,16 +103,31 @@ impl Reference {
         prompts: Vec<Vec<u32>>,
         ids: usize,
     ) -> Result<Self, EngineError> {
-        let mut recorded = Self { prompts, greedy: Vec::new(), logits: Vec::new() };
-        for prompt in &recorded.prompts {
+        let mut reference = Self { prompts, greedy: Vec::new(), recorded: Vec::new() };
+        for prompt in &reference.prompts {
             let sequence = engine.open()?;
             let mut logits = Vec::new();
             engine.evaluate(sequence, prompt, &mut |_, rows| logits.extend_from_slice(rows))?;
             engine.close(sequence);
-            recorded.logits.push(logits);
-            recorded.greedy.push(greedy(engine, prompt, ids)?);
+            reference.recorded.push(Recorded::All(logits));
+            reference.greedy.push(greedy(engine, prompt, ids)?);
         }
-        Ok(recorded)
+        Ok(reference)
+    }
+
+    /// The first prompts alone, as many as have at most that many positions together, and one at least: for slow
+    /// devices.
+    pub fn within(mut self, positions: usize) -> Self {
+        let mut sum = 0;
+        let fits = |prompt: &&Vec<u32>| {
+            sum += prompt.len();
+            sum <= positions
+        };
+        let kept = self.prompts.iter().take_while(fits).count().max(1);
+        self.prompts.truncate(kept);
+        self.recorded.truncate(kept);
+        self.greedy.truncate(kept);
+        self
     }
 
     /// Longest sequence that an evaluation runs.
@@ -140,20 +136,6 @@ impl Reference {
         let lengths = self.prompts.iter().enumerate().map(|(i, p)| p.len() + greedy(i));
         lengths.max().unwrap_or(0)
     }
-}
-
-/// `logits_hf32.safetensors`, or the first of that pattern.
-fn find_logits(folder: &Path) -> Result<PathBuf, EvaluationError> {
-    let preferred = folder.join("logits_hf32.safetensors");
-    if preferred.exists() {
-        return Ok(preferred);
-    }
-    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-    let matching = names.filter(|p| {
-        let name = p.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("logits_") && name.ends_with(".safetensors")
-    });
-    matching.min().ok_or(EvaluationError::File { path: preferred, reason: "not found".into() })
 }
 
 /// Sums over positions.
@@ -173,32 +155,41 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, got: &[f32], want: &[f32], next: Option<u32>) {
+    fn add(&mut self, got: &[f32], want: Row<'_>, next: Option<u32>) {
         self.positions += 1;
-        let (best, gap) = best_and_gap(want);
+        let (best, gap) = want.best_and_gap();
         let same = usize::from(best_and_gap(got).0 == best);
         self.top1 += same;
         if gap > CLEAR_GAP {
             self.clear += 1;
             self.clear_top1 += same;
         }
-        for (&g, &w) in got.iter().zip(want) {
+        for (id, w) in want.logits() {
+            let g = got[id];
             let d = f64::from(g) - f64::from(w);
             // A NaN must not pass for a small difference.
             self.max_abs = if d.is_nan() { f64::INFINITY } else { self.max_abs.max(d.abs()) };
             self.square_error += d * d;
             self.square += f64::from(w).powi(2);
         }
-        let (got_sum, want_sum) = (log_sum_exp(got), log_sum_exp(want));
-        let log_ratio = |g: f32, w: f32| (f64::from(w) - want_sum) - (f64::from(g) - got_sum);
-        self.kl += got
-            .iter()
-            .zip(want)
-            .map(|(&g, &w)| (f64::from(w) - want_sum).exp() * log_ratio(g, w))
-            .sum::<f64>();
-        if let Some(next) = next.map(|n| n as usize) {
-            self.nll += got_sum - f64::from(got[next]);
-            self.reference_nll += want_sum - f64::from(want[next]);
+        let (got_sum, want_sum) = (log_sum_exp(got), want.log_sum_exp());
+        let (mut got_share, mut want_share) = (0.0, 0.0);
+        for (id, w) in want.logits() {
+            let (g, w) = (f64::from(got[id]) - got_sum, f64::from(w) - want_sum);
+            self.kl += w.exp() * (w - g);
+            got_share += g.exp();
+            want_share += w.exp();
+        }
+        // Tokens that were not recorded count as one.
+        let (got_rest, want_rest) = (1.0 - got_share, 1.0 - want_share);
+        if !want.is_whole() && got_rest > 0.0 && want_rest > 0.0 {
+            self.kl += want_rest * (want_rest / got_rest).ln();
+        }
+        if let Some(next) = next
+            && let Some(recorded) = want.logit(next)
+        {
+            self.nll += got_sum - f64::from(got[next as usize]);
+            self.reference_nll += want_sum - f64::from(recorded);
             self.predicted += 1;
         }
     }
@@ -208,20 +199,14 @@ impl Sums {
 pub fn evaluate(engine: &mut Engine, reference: &Reference) -> Result<Evaluation, EvaluationError> {
     let vocab = engine.shape().vocab;
     let mut sums = Sums::default();
-    for (prompt, want) in reference.prompts.iter().zip(&reference.logits) {
-        if want.len() != prompt.len() * vocab {
-            return Err(EvaluationError::Shape {
-                name: format!("logits.{}", prompt.len()),
-                expected: vec![prompt.len(), vocab],
-                found: vec![prompt.len(), want.len() / prompt.len().max(1)],
-            });
-        }
+    for (prompt, want) in reference.prompts.iter().zip(&reference.recorded) {
+        want.check(prompt.len(), vocab)?;
         let sequence = engine.open()?;
         engine.evaluate(sequence, prompt, &mut |first, logits| {
             for (i, got) in logits.chunks(vocab).enumerate() {
                 let at = first + i;
                 let next = prompt.get(at + 1).copied();
-                sums.add(got, &want[at * vocab..(at + 1) * vocab], next);
+                sums.add(got, want.row(at, vocab), next);
             }
         })?;
         engine.close(sequence);
@@ -290,10 +275,31 @@ mod tests {
     fn equal_logits_give_perfect_scores_and_a_nan_gives_the_worst() {
         let row = [0.1, 2.0, -1.0];
         let mut sums = Sums::default();
-        sums.add(&row, &row, Some(1));
+        sums.add(&row, Row::All(&row), Some(1));
         assert_eq!((sums.top1, sums.clear_top1, sums.max_abs), (1, 1, 0.0));
         assert!(sums.kl.abs() < 1e-12 && sums.nll == sums.reference_nll);
-        sums.add(&[0.1, f32::NAN, -1.0], &row, None);
+        sums.add(&[0.1, f32::NAN, -1.0], Row::All(&row), None);
         assert_eq!(sums.max_abs, f64::INFINITY);
+    }
+
+    #[test]
+    fn a_few_recorded_logits_give_what_all_give_where_they_say_enough() {
+        let (all, got) = ([0.1, 2.0, -1.0, 1.9], [0.2, 1.9, -1.1, 2.0]);
+        let sum = log_sum_exp(&all) as f32;
+        let (mut whole, mut few) = (Sums::default(), Sums::default());
+        whole.add(&got, Row::All(&all), Some(2));
+        few.add(&got, Row::Top { ids: &[1, 3, 2], logits: &[2.0, 1.9, -1.0], sum }, Some(2));
+        assert_eq!((few.top1, few.clear, few.predicted), (whole.top1, whole.clear, 1));
+        assert_eq!(
+            (few.top1, few.clear),
+            (0, 0),
+            "another token is the largest, by a narrow margin"
+        );
+        assert!((few.nll - whole.nll).abs() < 1e-9);
+        assert!((few.reference_nll - whole.reference_nll).abs() < 1e-6);
+        assert!((few.kl - whole.kl).abs() < 1e-6, "one token is not recorded, and it is the rest");
+        // A row without the next token says nothing about it.
+        few.add(&got, Row::Top { ids: &[1], logits: &[2.0], sum }, Some(0));
+        assert_eq!((few.positions, few.predicted), (2, 1));
     }
 }

@@ -1,14 +1,14 @@
 //! Stop tokens and sampling defaults, from the files beside `config.json`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
+use lily_files::Files;
 use serde_json::{Map, Value};
 
 use crate::config::{Config, Fields, wrong_type};
 use crate::error::{ConfigError, ConfigProblem};
 use crate::sampling::Sampling;
-use crate::text_file::{read_text, without_mark};
+use crate::text_file::{read_text_of, without_mark};
 
 /// The end of a chat turn in the family's tokenizer.
 const TURN_END: &str = "<|im_end|>";
@@ -32,15 +32,16 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    /// Reads `generation_config.json` in a model folder; all fields are `None` without the file.
+    /// Reads the `generation_config.json` of a model; all fields are `None` without the file.
     ///
     /// # Errors
     /// The file cannot be read, is not JSON, or has a value out of range.
-    pub fn read(folder: &Path) -> Result<Self, ConfigError> {
-        let Some(root) = read_object(folder, "generation_config.json")? else {
+    pub fn read<'a>(files: impl Into<Files<'a>>) -> Result<Self, ConfigError> {
+        let files = files.into();
+        let Some(root) = read_object(files, "generation_config.json")? else {
             return Ok(Self::default());
         };
-        Self::parse(&root).map_err(|problem| in_file(folder, "generation_config.json", problem))
+        Self::parse(&root).map_err(|problem| in_file(files, "generation_config.json", problem))
     }
 
     /// How tokens are chosen where nobody says otherwise: the one rule of all commands and routes.
@@ -115,12 +116,16 @@ impl GenerationDefaults {
 ///
 /// # Errors
 /// A file cannot be read, is not JSON, or names an id outside the vocabulary.
-pub fn stop_tokens(folder: &Path, config: &Config) -> Result<Vec<u32>, ConfigError> {
-    let named = match read_object(folder, "generation_config.json")? {
+pub fn stop_tokens<'a>(
+    files: impl Into<Files<'a>>,
+    config: &Config,
+) -> Result<Vec<u32>, ConfigError> {
+    let files = files.into();
+    let named = match read_object(files, "generation_config.json")? {
         None => Vec::new(),
         Some(root) => Fields::new(Some(&root), None)
             .token_ids("eos_token_id")
-            .map_err(|problem| in_file(folder, "generation_config.json", problem))?,
+            .map_err(|problem| in_file(files, "generation_config.json", problem))?,
     };
     if let Some(&id) = named.iter().find(|&&id| id as usize >= config.vocab_size) {
         let problem = ConfigProblem::Dimension {
@@ -128,20 +133,20 @@ pub fn stop_tokens(folder: &Path, config: &Config) -> Result<Vec<u32>, ConfigErr
             found: id.into(),
             expected: format!("a token id below `vocab_size` = {}", config.vocab_size),
         };
-        return Err(in_file(folder, "generation_config.json", problem));
+        return Err(in_file(files, "generation_config.json", problem));
     }
     let mut stop: BTreeSet<u32> = named.into_iter().collect();
     if stop.is_empty() {
         stop.extend(&config.eos_token_ids);
-        stop.extend(tokenizer_end_tokens(folder)?);
+        stop.extend(tokenizer_end_tokens(files)?);
         stop.retain(|&id| (id as usize) < config.vocab_size);
     }
     Ok(stop.into_iter().collect())
 }
 
 /// Ids of the tokenizer's end token and of the end of a chat turn, as far as they are named.
-fn tokenizer_end_tokens(folder: &Path) -> Result<Vec<u32>, ConfigError> {
-    let settings = read_object(folder, "tokenizer_config.json")?.unwrap_or_default();
+fn tokenizer_end_tokens(files: Files<'_>) -> Result<Vec<u32>, ConfigError> {
+    let settings = read_object(files, "tokenizer_config.json")?.unwrap_or_default();
     let end = match settings.get("eos_token") {
         Some(Value::String(text)) => Some(text.as_str()),
         // Old files spell a token with its flags.
@@ -160,7 +165,7 @@ fn tokenizer_end_tokens(folder: &Path) -> Result<Vec<u32>, ConfigError> {
         }
     }
     if ids.is_empty() {
-        let tokenizer = read_object(folder, "tokenizer.json")?.unwrap_or_default();
+        let tokenizer = read_object(files, "tokenizer.json")?.unwrap_or_default();
         for token in tokenizer.get("added_tokens").and_then(Value::as_array).into_iter().flatten() {
             if wanted(token.get("content").and_then(Value::as_str)) {
                 ids.extend(token.get("id").and_then(id));
@@ -170,22 +175,22 @@ fn tokenizer_end_tokens(folder: &Path) -> Result<Vec<u32>, ConfigError> {
     Ok(ids)
 }
 
-/// A JSON object in the folder, or `None` if the file does not exist.
-fn read_object(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>, ConfigError> {
-    let text = match read_text(&folder.join(name)) {
+/// A JSON object of the model, or `None` if the file does not exist.
+fn read_object(files: Files<'_>, name: &str) -> Result<Option<Map<String, Value>>, ConfigError> {
+    let text = match read_text_of(files, name) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(in_file(folder, name, ConfigProblem::Unreadable(e))),
+        Err(e) => return Err(in_file(files, name, ConfigProblem::Unreadable(e))),
     };
     match serde_json::from_str(without_mark(&text)) {
         Ok(Value::Object(root)) => Ok(Some(root)),
-        Ok(other) => Err(in_file(folder, name, wrong_type("(whole file)", "an object", &other))),
-        Err(e) => Err(in_file(folder, name, ConfigProblem::NotJson(e))),
+        Ok(other) => Err(in_file(files, name, wrong_type("(whole file)", "an object", &other))),
+        Err(e) => Err(in_file(files, name, ConfigProblem::NotJson(e))),
     }
 }
 
-fn in_file(folder: &Path, name: &str, problem: ConfigProblem) -> ConfigError {
-    ConfigError { file: folder.join(name), problem }
+fn in_file(files: Files<'_>, name: &str, problem: ConfigProblem) -> ConfigError {
+    ConfigError { file: files.path(name), problem }
 }
 
 #[cfg(test)]

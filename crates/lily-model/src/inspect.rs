@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+use lily_files::Files;
 use serde::Serialize;
 
 use crate::config::{Config, LayerKind};
@@ -76,19 +77,21 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Looks at a folder. Whatever is wrong with it becomes [`Self::error`].
-    pub fn of(folder: &Path) -> Self {
+    /// Looks at a model. Whatever is wrong with it becomes [`Self::error`].
+    pub fn of<'a>(files: impl Into<Files<'a>>) -> Self {
+        let files = files.into();
+        let folder = files.root();
         let mut found = Self { folder: folder.display().to_string(), ..Self::default() };
-        match found.read(folder) {
+        match found.read(files) {
             Ok(()) => found.supported = true,
             Err(e) => found.error = Some(e.to_string()),
         }
-        if folder.is_dir() {
+        if matches!(files, Files::Packed(_)) || folder.is_dir() {
             let name = "generation_config.json";
-            let error = GenerationDefaults::read(folder).err().map(|e| e.to_string());
+            let error = GenerationDefaults::read(files).err().map(|e| e.to_string());
             found.add(TextFile {
                 part: "sampling",
-                file: folder.join(name).exists().then(|| name.into()),
+                file: files.has(name).then(|| name.into()),
                 error,
                 without: "answers are greedy unless a temperature is given",
             });
@@ -105,15 +108,15 @@ impl Inspection {
         self.text_files.push(file);
     }
 
-    fn read(&mut self, folder: &Path) -> Result<(), crate::CheckpointError> {
-        let config = Config::read(folder)?;
+    fn read(&mut self, files: Files<'_>) -> Result<(), crate::CheckpointError> {
+        let config = Config::read(files)?;
         let attention =
             config.layer_types.iter().filter(|kind| **kind == LayerKind::FullAttention).count();
         self.architecture = Some(config.architecture.clone());
         self.layers = Some([config.num_hidden_layers, attention]);
         self.context_tokens = Some(config.max_position_embeddings);
-        self.stop_tokens = stop_tokens(folder, &config)?;
-        let checkpoint = Checkpoint::open(folder)?;
+        self.stop_tokens = stop_tokens(files, &config)?;
+        let checkpoint = Checkpoint::open(files)?;
         checkpoint.weights()?;
         self.layout = Some(checkpoint.layout());
         self.parameters = Some(checkpoint.parameters());

@@ -1,8 +1,11 @@
 //! Small text files of a checkpoint folder.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
+
+use lily_files::Files;
 
 /// Far above any configuration or index; a larger file is not one.
 const MAX_BYTES: u64 = 64 << 20;
@@ -20,6 +23,17 @@ pub(crate) fn read_text(file: &Path) -> io::Result<String> {
         return Err(refuse(format!("it has more than {MAX_BYTES} bytes")));
     }
     Ok(text)
+}
+
+/// Reads a text file of a model whole.
+pub(crate) fn read_text_of(files: Files<'_>, name: &str) -> io::Result<Cow<'static, str>> {
+    match files {
+        Files::Folder(folder) => read_text(&folder.join(name)).map(Cow::Owned),
+        Files::Packed(packed) => {
+            let bytes = packed.file(name).ok_or(io::ErrorKind::NotFound)?;
+            std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(io::Error::other)
+        }
+    }
 }
 
 /// The text without the byte order mark that some editors put in front; JSON has no place for one.

@@ -197,12 +197,28 @@ pub trait Device: Send {
         Fusions::default()
     }
 
+    /// Most arithmetic operations of a launch that surely ends before the system takes the GPU away from it; `None` where
+    /// a launch may take any time. Chunks of a prompt are chosen so that attention, whose work grows with what is read
+    /// already, stays within it.
+    fn launch_flops(&self) -> Option<u64> {
+        None
+    }
+
     /// What the device has for a model with these weights, now and before it is allocated; `None`
     /// where the system does not say.
     ///
     /// # Errors
     /// The device cannot be asked.
     fn memory_budget(&self, _weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
+        Ok(None)
+    }
+
+    /// Bytes that the host has for copies of states, where its memory is not the one that
+    /// [`memory_budget`](Device::memory_budget) tells of; `None` where it is the same.
+    ///
+    /// # Errors
+    /// The device cannot be asked.
+    fn host_memory(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
 

@@ -9,6 +9,7 @@
 
 mod buffer;
 mod device;
+mod host;
 mod interpreter;
 mod launch;
 mod live;
@@ -23,6 +24,7 @@ pub use device::{
     MemoryBudget, PlanId, Precision, WeightWatch, Weights, check_plan, check_range, check_weights,
     read_f32, read_i32, write_f32, write_i32,
 };
+pub use host::host_memory;
 pub use interpreter::{Interpreter, ReferenceFn, ReferenceTable};
 pub use launch::{Access, Binding, Dependency, Launch};
 pub use live::{Live, Memory, Step, control};

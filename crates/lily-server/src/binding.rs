@@ -1,31 +1,29 @@
 //! What binds a reply: formats and forced calls are made ready before the request waits for its turn.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 
-use lily_chat::{Bound, CallRule, FormatError, Formats, Rules};
+use lily_chat::{Bound, CallRule, FormatError, Formats, Patience, Rules};
 use lily_text::Tokenizer;
-use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
 
+use crate::app::Prepared;
 use crate::error::ApiError;
-use crate::fields::brief;
 use crate::format::{Asked, shortened};
-use crate::tools::Tools;
+use crate::tools::{Tools, parameter};
+use crate::workshop::{Missed, Workshop};
 
-/// Longest time for one format, waiting for others counted.
+/// Longest time for one format, and for its turn to come.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Grammars nest, and are read by recursion.
-const STACK: usize = 64 << 20;
+/// Formats that are made at once: one that takes long must not stop the others.
+const THREADS: usize = 2;
 
-/// Makes formats for requests, one at a time and on threads of their own.
+/// Makes formats for requests, on threads of their own.
 pub(crate) struct Binder {
     tokenizer: Tokenizer,
     stop_ids: Vec<u32>,
     /// Made for the first request that needs it.
     formats: OnceLock<Result<Formats, FormatError>>,
-    turn: Arc<Semaphore>,
+    workshop: Workshop,
 }
 
 /// What a request asks for.
@@ -35,58 +33,81 @@ pub(crate) struct Wish {
     pub tools: Tools,
 }
 
+impl Wish {
+    /// The field that asks for something.
+    fn param(&self) -> String {
+        match &self.format {
+            Some(asked) => asked.param.clone(),
+            None => "tools".into(),
+        }
+    }
+}
+
 impl Binder {
     pub fn new(tokenizer: Tokenizer, stop_ids: Vec<u32>) -> Arc<Self> {
-        let turn = Arc::new(Semaphore::new(1));
-        Arc::new(Self { tokenizer, stop_ids, formats: OnceLock::new(), turn })
+        let workshop = Workshop::new(THREADS, LONGEST);
+        Arc::new(Self { tokenizer, stop_ids, formats: OnceLock::new(), workshop })
+    }
+
+    /// Binds a request to the wish, which may leave it free, and lists what is not kept.
+    pub async fn bind(
+        self: &Arc<Self>,
+        prepared: &mut Prepared,
+        wish: Wish,
+    ) -> Result<(), ApiError> {
+        if let (true, Some(asked)) = (wish.tools.required, &wish.format) {
+            // Calls leave no answer that it could bind.
+            let field = asked.param.split('.').next();
+            prepared.ignored.extend(field.map(str::to_owned));
+        }
+        let places = wish.tools.places.clone();
+        let made = self.bound(wish).await?;
+        let unkept = made.iter().flat_map(Bound::unkept);
+        let named = unkept.map(|one| parameter(&places, one.tool, &one.place));
+        prepared.ignored.extend(named);
+        prepared.format = made;
+        Ok(())
     }
 
     /// What keeps a reply to the wish; `None` if it leaves the reply free.
-    pub async fn bind(self: &Arc<Self>, wish: Wish) -> Result<Option<Bound>, ApiError> {
+    async fn bound(self: &Arc<Self>, wish: Wish) -> Result<Option<Bound>, ApiError> {
         let Wish { format, tools } = &wish;
         if format.is_none() && !tools.required && !tools.strict.contains(&true) {
             return Ok(None);
         }
-        let made = async {
-            // The semaphore is never closed.
-            let turn = Arc::clone(&self.turn).acquire_owned().await.ok();
-            let (sender, receiver) = oneshot::channel();
-            let binder = Arc::clone(self);
-            let work = move || {
-                // Also when nobody waits for it any more.
-                let _turn = turn;
-                let _ = sender.send(binder.make(&wish));
-            };
-            let thread = thread::Builder::new().name("lily-format".into()).stack_size(STACK);
-            thread
-                .spawn(work)
-                .map_err(|_| ApiError::internal("there is no thread for a format"))?;
-            let failed = |_| Err(ApiError::internal("the format could not be made ready"));
-            receiver.await.unwrap_or_else(failed)
-        };
-        timeout(LONGEST, made).await.unwrap_or_else(|_| Err(ApiError::format_timeout(LONGEST)))
+        let param = wish.param();
+        let binder = Arc::clone(self);
+        let made = self.workshop.work(move |patience| binder.make(&wish, patience)).await;
+        made.unwrap_or_else(|missed| {
+            Err(match missed {
+                Missed::Busy(waited) => ApiError::formats_busy(waited),
+                Missed::TooLong(limit) => ApiError::format_too_long(&param, limit),
+                Missed::Failed => ApiError::internal("the format could not be made ready"),
+            })
+        })
     }
 
-    fn make(&self, wish: &Wish) -> Result<Option<Bound>, ApiError> {
+    fn make(&self, wish: &Wish, patience: &Patience) -> Result<Option<Bound>, ApiError> {
         let formats = self.formats.get_or_init(|| Formats::new(&self.tokenizer, &self.stop_ids));
         let Wish { format, tools } = wish;
         let rules = Rules {
             format: format.as_ref().map(|asked| &asked.format),
             tools: &tools.callable,
             strict: &tools.strict,
-            calls: if tools.required { CallRule::Required } else { CallRule::Auto },
+            calls: match (tools.required, tools.forbidden) {
+                (true, _) => CallRule::Required,
+                (_, true) => CallRule::Never,
+                _ => CallRule::Auto,
+            },
             parallel: tools.parallel,
         };
         let bound = match formats {
-            Ok(formats) => formats.bind(&rules),
+            Ok(formats) => formats.bind_with(&rules, patience),
             Err(error) => Err(error.clone()),
         };
         bound.map_err(|error| match (&error, format) {
             (FormatError::Tool { tool, place, reason }, _) => {
-                let mut param = format!("tools[{}].function.parameters", tools.first + tool);
-                if !place.is_empty() {
-                    param = format!("{param}.properties.{}", brief(place));
-                }
+                let param = parameter(&tools.places, *tool, place);
                 let message = format!("`{param}` cannot be kept by a call: {}", shortened(reason));
                 ApiError::field(param, message)
             }

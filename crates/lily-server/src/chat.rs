@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use lily_text::{ChatInput, Markers};
+use lily_text::{ChatInput, Markers, Thinking};
 use serde_json::{Value, json};
 
 use crate::app::{App, Prepared, PreparedPrompt};
@@ -37,14 +37,14 @@ pub(crate) async fn chat(
     let mode = shared.mode(request.headers());
     let body = read_body(request, &app.body, &presence, shared.closing()).await?;
     let (mut prepared, wish) = app.encode(move |app| prepare(app, &body, mode)).await?;
-    prepared.format = app.binder.bind(wish).await?;
+    app.binder.bind(&mut prepared, wish).await?;
     respond(app, Kind::Chat, prepared, presence)
 }
 
 fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<(Prepared, Wish), ApiError> {
     let request =
         ChatRequest::parse(body, mode, &app.served(), app.encoder.template().variables())?;
-    let ChatRequest { mut common, thinking, messages, tools, ignored } = request;
+    let ChatRequest { mut common, thinking, messages, tools, mut ignored } = request;
     let prompt = app.encoder.encode(
         &ChatInput {
             messages: &messages,
@@ -59,6 +59,10 @@ fn prepare(app: &App, body: &[u8], mode: Mode) -> Result<(Prepared, Wish), ApiEr
         && let Some(call) = app.encoder.tokenizer().id_of(CALL)
     {
         common.sampling.logit_bias.insert(call, NEVER);
+    }
+    if prompt.thinking != Thinking::Open {
+        // There is no thought that it could bind.
+        ignored.extend(thinking.budget_field.map(str::to_owned));
     }
     let format = common.format.take();
     let prepared = Prepared {
@@ -98,8 +102,6 @@ impl ChatRequest {
         common.logprobs = logprobs(&mut fields)?;
         let tools = Tools::take(&mut fields)?;
         refuse_unsupported(&mut fields)?;
-        fields.ignore(&["service_tier", "safety_identifier"]);
-        fields.ignore(&["prompt_cache_key", "prompt_cache_retention"]);
         let thinking = ThinkingOptions::take(&mut fields, variables)?;
         let (messages, ignored_in_messages) = messages(fields.take("messages"), mode)?;
         let mut ignored = fields.finish()?;

@@ -29,7 +29,7 @@ pub(crate) async fn completions(
     let mode = shared.mode(request.headers());
     let body = read_body(request, &app.body, &presence, shared.closing()).await?;
     let (mut prepared, wish) = app.encode(move |app| prepare(app, &body, mode)).await?;
-    prepared.format = app.binder.bind(wish).await?;
+    app.binder.bind(&mut prepared, wish).await?;
     respond(app, Kind::Text, prepared, presence)
 }
 

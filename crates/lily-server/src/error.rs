@@ -124,13 +124,20 @@ impl ApiError {
         Self::server(StatusCode::GATEWAY_TIMEOUT, "request_timeout", message)
     }
 
-    /// A format takes too long, or those in front of it do.
-    pub fn format_timeout(limit: Duration) -> Self {
+    /// A format takes too long.
+    pub fn format_too_long(param: &str, limit: Duration) -> Self {
+        let message =
+            format!("`{param}` was not ready within {} s; ask for a simpler one", limit.as_secs());
+        Self { code: Some("format_timeout"), ..Self::field(param, message) }
+    }
+
+    /// The formats of others take too long.
+    pub fn formats_busy(waited: Duration) -> Self {
         let message = format!(
-            "the format of the reply was not ready within {} s; ask for a simpler one, or again",
-            limit.as_secs()
+            "the formats of other requests took longer than {} s; send the request again in a moment",
+            waited.as_secs()
         );
-        Self::server(StatusCode::SERVICE_UNAVAILABLE, "format_timeout", message)
+        Self::server(StatusCode::SERVICE_UNAVAILABLE, "formats_busy", message)
     }
 
     /// The server is going away.

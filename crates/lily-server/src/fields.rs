@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 
 use axum::http::StatusCode;
+use lily_chat::{JsonError, parse_json};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::json::{self, JsonError};
 
 /// What becomes of fields that are unknown or not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Fields {
             let message = format!("expected a JSON object as the body, but {found}");
             ApiError::request(StatusCode::BAD_REQUEST, "invalid_json", message)
         };
-        match json::parse(body) {
+        match parse_json(body) {
             Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new(), mode)),
             Ok(other) => Err(refuse(format!("found {}", kind(&other)))),
             Err(JsonError::Syntax(error)) => Err(refuse(format!("it does not parse: {error}"))),

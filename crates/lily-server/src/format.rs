@@ -1,6 +1,6 @@
 //! What a request says about the form of its answer.
 
-use lily_chat::{Format, FormatError};
+use lily_chat::{Format, FormatError, parse_json};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -126,7 +126,7 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
     let param = fields.name("json");
     match fields.take("json") {
         None => {}
-        Some(Value::String(text)) => match crate::json::parse(text.as_bytes()) {
+        Some(Value::String(text)) => match parse_json(text.as_bytes()) {
             Ok(schema) => all.push(schema_of(schema, param)?),
             Err(_) => {
                 let message = format!("`{param}` is a text, but no JSON; give the schema itself");

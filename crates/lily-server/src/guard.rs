@@ -225,6 +225,22 @@ mod tests {
     }
 
     #[test]
+    fn r85_a_page_is_told_what_its_owner_can_do() {
+        let advice = |origin| {
+            let origin = HeaderValue::from_static(origin);
+            let refused = guard().check_origin(Some(&origin), &HeaderMap::new()).unwrap_err();
+            refused.body()["error"]["message"].as_str().unwrap().to_owned()
+        };
+        assert!(advice("http://a.example").contains("--allow-origin http://a.example"));
+        // Such a page has no name that could be allowed.
+        let null = advice("null");
+        assert!(
+            !null.contains("--allow-origin null") && null.contains("from an address"),
+            "{null}"
+        );
+    }
+
+    #[test]
     fn the_own_page_may_ask_and_no_other_page_of_the_machine() {
         let host = headers(header::HOST, "127.0.0.1:8080");
         let check = |origin| guard().check_origin(Some(&HeaderValue::from_static(origin)), &host);

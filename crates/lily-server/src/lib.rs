@@ -18,7 +18,6 @@ mod error;
 mod fields;
 mod format;
 mod guard;
-mod json;
 mod logprobs;
 mod messages;
 mod metrics;
@@ -44,6 +43,7 @@ mod turns;
 mod update;
 mod watched;
 mod worker;
+mod workshop;
 
 use std::io;
 use std::sync::Arc;

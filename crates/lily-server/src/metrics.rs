@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use lily_model::engine::CacheUse;
 use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,6 +23,9 @@ pub(crate) struct Metrics {
     waiting: Gauge,
     running: Gauge,
     memory: Family<Labels<1>, Gauge>,
+    cache_limit: Gauge,
+    cache_states: Gauge,
+    cache_events: Family<Labels<1>, Counter>,
     responses: Family<Labels<2>, Counter>,
     choices: Family<Labels<1>, Counter>,
     prompt_tokens: Counter,
@@ -42,6 +46,9 @@ impl Metrics {
             waiting: Gauge::default(),
             running: Gauge::default(),
             memory: Family::default(),
+            cache_limit: Gauge::default(),
+            cache_states: Gauge::default(),
+            cache_events: Family::default(),
             responses: Family::default(),
             choices: Family::default(),
             prompt_tokens: Counter::default(),
@@ -61,6 +68,18 @@ impl Metrics {
         to.register("requests_waiting", "Choices that wait for the model", self.waiting.clone());
         to.register("requests_running", "Choices that the model works on", self.running.clone());
         to.register_with_unit("memory", "Memory by kind", Unit::Bytes, self.memory.clone());
+        to.register_with_unit(
+            "cache_limit",
+            "Most bytes of kept beginnings of prompts",
+            Unit::Bytes,
+            self.cache_limit.clone(),
+        );
+        to.register("cache_states", "States that prompts can go on at", self.cache_states.clone());
+        to.register(
+            "cache_events",
+            "Prompts that went on at a kept state or did not, and states by what became of them",
+            self.cache_events.clone(),
+        );
         to.register("http_responses", "Responses by route and status", self.responses.clone());
         to.register(
             "choices",
@@ -105,8 +124,9 @@ impl Metrics {
         self.responses.get_or_create(&labels).inc();
     }
 
-    /// All of it as text; `running` and `waiting` are those of this moment.
-    pub fn text(&self, running: usize, waiting: usize) -> Option<String> {
+    /// All of it as text; the arguments are those of this moment.
+    pub fn text(&self, running: usize, waiting: usize, cache: &CacheUse) -> Option<String> {
+        self.note_cache(cache);
         self.running.set(i64::try_from(running).unwrap_or(i64::MAX));
         self.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         if let Some(bytes) = resident_bytes() {
@@ -116,6 +136,23 @@ impl Metrics {
         let mut text = String::new();
         prometheus_text::encode(&mut text, &self.registry).ok()?;
         Some(text)
+    }
+
+    fn note_cache(&self, cache: &CacheUse) {
+        let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.memory.get_or_create(&[("kind", "cache".to_owned())]).set(whole(cache.bytes));
+        self.cache_limit.set(whole(cache.capacity));
+        self.cache_states.set(whole(cache.states as u64));
+        for (event, number) in [
+            ("hit", cache.hits),
+            ("miss", cache.misses),
+            ("saved", cache.saved),
+            ("evicted", cache.evicted),
+            ("refused", cache.refused),
+        ] {
+            let counter = self.cache_events.get_or_create(&[("event", event.to_owned())]);
+            counter.inc_by(number.saturating_sub(counter.get()));
+        }
     }
 
     fn ended(&self, reason: &str) {
@@ -147,7 +184,9 @@ impl Meter {
     /// Notes an update.
     pub fn note(&mut self, update: &Update, metrics: &Metrics) {
         match update {
-            Update::Text { .. } | Update::CallStarted { .. } if self.first.is_none() => {
+            Update::Reasoning(_) | Update::Content(_) | Update::CallStarted { .. }
+                if self.first.is_none() =>
+            {
                 self.first = Some(Instant::now());
                 metrics.first_token.observe(self.start.elapsed().as_secs_f64());
             }
@@ -164,6 +203,7 @@ impl Meter {
 
     fn finished(&mut self, finished: &Finished, metrics: &Metrics) {
         metrics.prompt_tokens.inc_by(finished.prompt_tokens as u64);
+        metrics.cached_tokens.inc_by(finished.cached_tokens as u64);
         metrics.completion_tokens.inc_by(finished.completion_tokens as u64);
         metrics.reasoning_tokens.inc_by(finished.reasoning_tokens as u64);
         let gaps = u32::try_from(finished.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -193,12 +233,13 @@ mod tests {
     fn what_happened_is_counted_once() {
         let metrics = Metrics::new();
         let mut meter = Meter::new(Instant::now());
-        let text = Update::Text { reasoning: "a".into(), content: String::new() };
+        let text = Update::Reasoning("a".into());
         meter.note(&text, &metrics);
         meter.note(&text, &metrics);
         let finished = Finished {
             reason: FinishReason::Length,
             prompt_tokens: 7,
+            cached_tokens: 4,
             completion_tokens: 5,
             reasoning_tokens: 3,
             unfinished_call: None,
@@ -207,8 +248,17 @@ mod tests {
         meter.left(&metrics);
         Meter::new(Instant::now()).left(&metrics);
         metrics.response("/v1/models", 401);
-        let text = metrics.text(1, 2).unwrap();
+        let mut cache =
+            CacheUse { capacity: 9, bytes: 8, states: 3, hits: 1, ..CacheUse::default() };
+        metrics.text(1, 2, &cache).unwrap();
+        cache.hits = 2;
+        let text = metrics.text(1, 2, &cache).unwrap();
         for line in [
+            "lily_memory_bytes{kind=\"cache\"} 8",
+            "lily_cache_limit_bytes 9",
+            "lily_cache_states 3",
+            "lily_cache_events_total{event=\"hit\"} 2",
+            "lily_cached_prompt_tokens_total 4",
             "lily_requests_running 1",
             "lily_requests_waiting 2",
             "lily_prompt_tokens_total 7",

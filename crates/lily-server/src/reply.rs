@@ -6,7 +6,7 @@ use lily_model::engine::Chosen;
 use lily_text::Tokenizer;
 use serde_json::{Value, json};
 
-use crate::logprobs;
+use crate::logprobs::{self, Place};
 use crate::schema::random;
 use crate::update::{Finished, Update};
 
@@ -55,10 +55,8 @@ impl Choice {
     /// Adds what is new.
     pub fn add(&mut self, update: Update) {
         match update {
-            Update::Text { reasoning, content } => {
-                self.reasoning.push_str(&reasoning);
-                self.content.push_str(&content);
-            }
+            Update::Reasoning(text) => self.reasoning.push_str(&text),
+            Update::Content(text) => self.content.push_str(&text),
             Update::CallStarted { name, .. } => {
                 let (id, arguments) = (call_id(), String::new());
                 self.calls.push(Call { id, name, arguments, is_whole: false });
@@ -139,25 +137,19 @@ impl Reply {
             Kind::Text => listed["text"] = json!(choice.content),
             Kind::Chat => listed["message"] = choice.message(),
         }
-        listed["logprobs"] = self.logprobs(&choice.tokens, 0);
+        listed["logprobs"] = self.logprobs(&choice.tokens, &mut Place::default());
         listed["finish_reason"] = json!(choice.finished.as_ref().map(|f| f.reason.name()));
         debug_fields(&mut listed, choice.finished.as_ref());
         listed
     }
 
-    /// Log probabilities as the API has them; null if nobody asked. In a text completion, so many
-    /// characters of text are in front of the tokens.
-    pub fn logprobs(&self, tokens: &[Chosen], offset: usize) -> Value {
+    /// Log probabilities as the API has them, null if nobody asked, and the place behind the tokens.
+    pub fn logprobs(&self, tokens: &[Chosen], place: &mut Place) -> Value {
         match (&self.tokenizer, self.kind) {
             (None, _) => Value::Null,
             (Some(tokenizer), Kind::Chat) => logprobs::chat(tokenizer, tokens),
-            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, offset),
+            (Some(tokenizer), Kind::Text) => logprobs::text(tokenizer, tokens, place),
         }
-    }
-
-    /// Characters of the texts of tokens.
-    pub fn characters(&self, tokens: &[Chosen]) -> usize {
-        self.tokenizer.as_ref().map_or(0, |tokenizer| logprobs::characters(tokenizer, tokens))
     }
 
     /// The first chunk of a choice of a chat; a stream of text needs none.
@@ -169,17 +161,9 @@ impl Reply {
     /// A chunk with what is new; `None` if there is nothing to say.
     pub fn update(&self, choice: usize, update: &Update) -> Option<Value> {
         let delta = match (self.kind, update) {
-            (Kind::Text, Update::Text { content, .. }) => json!(content),
-            (Kind::Chat, Update::Text { reasoning, content }) => {
-                let mut delta = json!({});
-                if !reasoning.is_empty() {
-                    delta["reasoning_content"] = json!(reasoning);
-                }
-                if !content.is_empty() {
-                    delta["content"] = json!(content);
-                }
-                delta
-            }
+            (Kind::Text, Update::Content(text)) => json!(text),
+            (Kind::Chat, Update::Reasoning(text)) => json!({ "reasoning_content": text }),
+            (Kind::Chat, Update::Content(text)) => json!({ "content": text }),
             (Kind::Chat, Update::CallStarted { index, name }) => {
                 let function = json!({ "name": name, "arguments": "" });
                 json!({ "tool_calls": [
@@ -254,15 +238,16 @@ fn debug_fields(choice: &mut Value, finished: Option<&Finished>) {
 /// A prompt counts once, however many choices it has.
 fn usage(finished: &[&Finished], per_prompt: usize) -> Value {
     let sum = |of: fn(&Finished) -> usize| finished.iter().map(|f| of(f)).sum::<usize>();
-    let prompts = finished.iter().step_by(per_prompt.max(1));
-    let prompt_tokens: usize = prompts.map(|f| f.prompt_tokens).sum();
+    // Of the first choice: the others go on with what it has read.
+    let prompts = || finished.iter().step_by(per_prompt.max(1));
+    let prompt_tokens: usize = prompts().map(|f| f.prompt_tokens).sum();
+    let cached_tokens: usize = prompts().map(|f| f.cached_tokens).sum();
     let completion_tokens = sum(|f| f.completion_tokens);
     json!({
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        // Every request is read from its first token.
-        "prompt_tokens_details": { "cached_tokens": 0 },
+        "prompt_tokens_details": { "cached_tokens": cached_tokens },
         "completion_tokens_details": { "reasoning_tokens": sum(|f| f.reasoning_tokens) },
     })
 }

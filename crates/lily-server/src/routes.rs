@@ -68,7 +68,8 @@ async fn metrics_text(State(shared): State<Arc<Shared>>) -> Result<Response, Api
     let worker = shared.app().ok().map(|app| &app.worker);
     let running = worker.map_or(0, |worker| worker.running());
     let waiting = worker.map_or(0, |worker| worker.queue.waiting());
-    let text = shared.metrics.text(running, waiting);
+    let cache = worker.map(|worker| worker.cache()).unwrap_or_default();
+    let text = shared.metrics.text(running, waiting, &cache);
     let text = text.ok_or_else(|| ApiError::internal("the metrics could not be written"))?;
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);

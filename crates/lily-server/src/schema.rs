@@ -54,7 +54,8 @@ impl Common {
         check_model(fields, served.model_id)?;
         let stream = fields.flag("stream")?.unwrap_or(false);
         let n = fields.integer("n", 1..=MAX_CHOICES as i64)?.unwrap_or(1);
-        fields.ignore(&["user", "metadata", "store"]);
+        fields.ignore(&["user", "metadata", "store", "service_tier", "safety_identifier"]);
+        fields.ignore(&["prompt_cache_key", "prompt_cache_retention"]);
         Ok(Self {
             stream,
             n: usize::try_from(n).unwrap_or(1),

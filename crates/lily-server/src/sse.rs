@@ -10,6 +10,7 @@ use futures_util::stream::unfold;
 use lily_model::engine::Chosen;
 use serde_json::Value;
 
+use crate::logprobs::Place;
 use crate::reply::Reply;
 use crate::running::{Next, Running};
 use crate::update::{Finished, Update};
@@ -26,8 +27,8 @@ pub(crate) struct Events {
     finished: Vec<Option<Finished>>,
     /// Tokens of each choice whose probabilities go out with its next chunk.
     tokens: Vec<Vec<Chosen>>,
-    /// Characters of the tokens of each choice that have gone out.
-    offsets: Vec<usize>,
+    /// Behind the tokens of each choice that have gone out.
+    places: Vec<Place>,
     has_ended: bool,
 }
 
@@ -40,16 +41,16 @@ impl Events {
             ready: VecDeque::new(),
             finished: vec![None; running.choices()],
             tokens: vec![Vec::new(); running.choices()],
-            offsets: vec![0; running.choices()],
+            places: vec![Place::default(); running.choices()],
             has_ended: false,
             running,
         };
         for choice in 0..events.finished.len() {
             let opening = events.reply.opening(choice);
-            let echo = events.running.echo(choice).map(|text| {
-                let update = Update::Text { reasoning: String::new(), content: text.to_owned() };
-                events.reply.update(choice, &update)
-            });
+            let echo = events
+                .running
+                .echo(choice)
+                .map(|text| events.reply.update(choice, &Update::Content(text.to_owned())));
             for chunk in [opening, echo.flatten()].into_iter().flatten() {
                 events.say(chunk);
             }
@@ -88,8 +89,7 @@ impl Events {
     fn take(&mut self, choice: usize, update: Update) {
         if let Some(mut chunk) = self.reply.update(choice, &update) {
             if let Some(tokens) = self.tokens.get_mut(choice).filter(|tokens| !tokens.is_empty()) {
-                let logprobs = self.reply.logprobs(tokens, self.offsets[choice]);
-                self.offsets[choice] += self.reply.characters(tokens);
+                let logprobs = self.reply.logprobs(tokens, &mut self.places[choice]);
                 chunk["choices"][0]["logprobs"] = logprobs;
                 tokens.clear();
             }

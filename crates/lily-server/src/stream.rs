@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use lily_chat::{ChatError, Completion, Outcome, ScriptedCompletion};
-use lily_model::engine::{Engine, EngineError, SequenceId};
+use lily_model::engine::{Engine, EngineError, Run, SequenceId};
 use lily_text::Tokenizer;
 
 use crate::Generator;
@@ -88,12 +88,34 @@ impl Stream {
         self.job.updates.is_closed()
     }
 
-    /// Tokens of the prompt that are read.
-    pub fn prefilled(&self) -> usize {
+    /// Tokens of the prompt that it has read itself.
+    pub fn tokens_read(&self) -> usize {
+        self.run().map_or(0, |run| run.prefilled() - run.cached())
+    }
+
+    fn run(&self) -> Option<&Run> {
         match &self.work {
-            Work::Engine { completion, .. } => completion.run().prefilled(),
-            Work::Script(_) => 0,
+            Work::Engine { completion, .. } => Some(completion.run()),
+            Work::Script(_) => None,
         }
+    }
+
+    /// The prompt, as long as nothing of it was read.
+    pub fn unread_prompt(&self) -> Option<&[u32]> {
+        self.run().filter(|run| run.is_new()).map(Run::prompt)
+    }
+
+    /// Whether it may still save a state inside of its prompt.
+    pub fn may_save(&self) -> bool {
+        self.run().is_some_and(|run| !run.is_prompt_read())
+    }
+
+    /// Whether it will save a state behind at least `least` tokens that `prompt` begins with too.
+    pub fn will_save(&self, prompt: &[u32], least: usize) -> bool {
+        let Some(run) = self.run().filter(|run| !run.is_prompt_read()) else { return false };
+        let common = run.prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // What one that has not begun will save is not known yet; it begins soon.
+        common >= least && (run.is_new() || run.will_save(least, common))
     }
 
     /// Most tokens of the next chunk.
@@ -130,12 +152,19 @@ impl Stream {
         }
     }
 
-    /// Gives the sequence back: nobody waits for the rest.
-    pub fn close(&self, generator: &mut Generator) {
+    /// Gives the sequence back: nobody waits for the rest. What was computed is kept for prompts that
+    /// go on behind it, also of a request that was left in the middle of its prompt.
+    pub fn close(&self, generator: &mut Generator, turned: &Turned) {
         if let (Work::Engine { sequence, .. }, Generator::Engine(engine)) = (&self.work, generator)
         {
             // The sequence may have failed in a way that nobody foresaw.
-            let _ = catch_unwind(AssertUnwindSafe(|| engine.close(*sequence)));
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                if matches!(turned, Turned::GoesOn | Turned::Ended) {
+                    // A device that fails here fails again for whoever asks it next.
+                    let _ = engine.keep(*sequence);
+                }
+                engine.close(*sequence);
+            }));
         }
     }
 
@@ -185,9 +214,10 @@ fn panicked() -> Update {
     Update::Failed(ApiError::internal("the engine failed on this request"))
 }
 
-/// Opens a sequence for a job. A new one reads no state of an old one.
+/// Opens a sequence for a job. It reads no state of an old one but what was kept behind the very
+/// tokens that its prompt begins with.
 fn begin(engine: &mut Engine, tokenizer: &Tokenizer, job: &Job) -> Result<Work, ChatError> {
-    let sequence = engine.open()?;
+    let sequence = engine.open_for(&job.request.prompt)?;
     match Completion::start(engine, sequence, tokenizer, &job.request) {
         Ok(completion) => Ok(Work::Engine { sequence, completion: Box::new(completion) }),
         Err(error) => {

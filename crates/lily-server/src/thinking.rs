@@ -4,7 +4,7 @@ use lily_text::TemplateOptions;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::fields::{Fields, brief, wrong_type};
+use crate::fields::{Fields, Mode, brief, wrong_type};
 
 /// What a request says about thinking.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(crate) struct ThinkingOptions {
     pub template: TemplateOptions,
     /// Most tokens of a thought; `None` leaves it to the model.
     pub budget: Option<usize>,
+    /// The field that says so.
+    pub budget_field: Option<&'static str>,
 }
 
 /// A field's name and what it says.
@@ -55,8 +57,16 @@ impl ThinkingOptions {
         }
         let on = agreed(&switches)?.map(|(_, on)| on);
         let preserve_thinking = variable(&mut extra, "preserve_thinking")?;
-        if let Some(name) = extra.keys().find(|&name| !variables.contains(name)) {
-            let full = format!("chat_template_kwargs.{}", brief(name));
+        let is_known = |name: &String| variables.contains(name);
+        let full = |name: &String| format!("chat_template_kwargs.{}", brief(name));
+        if fields.mode() == Mode::Lenient {
+            let unknown: Vec<String> =
+                extra.keys().filter(|&name| !is_known(name)).map(full).collect();
+            fields.list(unknown);
+            extra.retain(|name, _| is_known(name));
+        }
+        if let Some(name) = extra.keys().find(|&name| !is_known(name)) {
+            let full = full(name);
             let message = format!(
                 "`{full}` is no variable that the model's chat template lets a request set; leave \
                  it out"
@@ -69,7 +79,12 @@ impl ThinkingOptions {
             extra,
             ..TemplateOptions::default()
         };
-        Ok(Self { template, budget: budget.map(|(_, tokens)| tokens).filter(|&n| n > 0) })
+        let budget = budget.filter(|&(_, tokens)| tokens > 0);
+        Ok(Self {
+            template,
+            budget: budget.map(|(_, tokens)| tokens),
+            budget_field: budget.map(|(field, _)| field),
+        })
     }
 }
 
@@ -137,7 +152,6 @@ fn variable(extra: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Mode;
     use serde_json::json;
 
     fn options(body: &Value) -> Result<ThinkingOptions, ApiError> {
@@ -178,6 +192,17 @@ mod tests {
         ] {
             assert_eq!(options(&body).unwrap().budget, budget, "{body}");
         }
+    }
+
+    #[test]
+    fn unknown_variables_are_listed_where_a_request_is_lenient() {
+        let body =
+            json!({ "chat_template_kwargs": { "mood": 1, "moo": 2, "enable_thinking": true } });
+        let mut fields = Fields::parse(body.to_string().as_bytes(), Mode::Lenient).unwrap();
+        let options = ThinkingOptions::take(&mut fields, &["mood".to_string()]).unwrap();
+        assert_eq!(options.template.extra.keys().collect::<Vec<_>>(), ["mood"]);
+        assert_eq!(options.template.enable_thinking, Some(true));
+        assert_eq!(fields.finish().unwrap(), ["chat_template_kwargs.moo"]);
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(crate) struct Tools {
     pub callable: Vec<ToolSpec>,
     /// Which of those are strict.
     pub strict: Vec<bool>,
-    /// Place of the first callable tool among all of them; the others follow it.
-    pub first: usize,
+    /// Places of the callable tools among those of the request.
+    pub places: Vec<usize>,
     /// Whether a call may not be made although tools are shown.
     pub forbidden: bool,
     /// Whether a reply consists of calls.
@@ -48,17 +48,28 @@ impl Tools {
         let is_none = |value: &Value| value == "none";
         fields.refuse_for("function_call", is_none, "give `tool_choice`, which took its place")?;
         let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-        let shown = match fields.take("tools") {
-            None => None,
-            Some(Value::Array(tools)) if tools.is_empty() => None,
-            Some(Value::Array(tools)) => Some(tools),
+        let tools = match fields.take("tools") {
+            None => Vec::new(),
+            Some(Value::Array(tools)) => tools,
             Some(other) => return Err(wrong_type("tools", "an array of tools", &other)),
         };
-        let (callable, strict) = match &shown {
-            None => Default::default(),
-            Some(tools) => specs(tools)?,
-        };
-        let all = Self { shown, callable, strict, parallel, ..Self::default() };
+        check_number(&tools)?;
+        let mut all = Self { parallel, ..Self::default() };
+        let mut shown = Vec::with_capacity(tools.len());
+        let mut names = HashSet::new();
+        for (index, tool) in tools.into_iter().enumerate() {
+            if fields.mode() == Mode::Lenient && is_of_other_kind(&tool) {
+                fields.list([format!("tools[{index}]")]);
+                continue;
+            }
+            let (spec, strict) = spec(&tool, &format!("tools[{index}]"))?;
+            check_new(&mut names, &spec, index)?;
+            all.callable.push(spec);
+            all.strict.push(strict);
+            all.places.push(index);
+            shown.push(tool);
+        }
+        all.shown = Some(shown).filter(|shown| !shown.is_empty());
         all.chosen(choice(fields)?)
     }
 
@@ -82,7 +93,7 @@ impl Tools {
                         required: true,
                         callable: vec![self.callable[first].clone()],
                         strict: vec![self.strict[first]],
-                        first,
+                        places: vec![self.places[first]],
                         ..self
                     }),
                     None => {
@@ -142,30 +153,31 @@ fn named(choice: Value, mode: Mode) -> Result<Choice, ApiError> {
     }
 }
 
-/// The tools, and which of them are strict.
-fn specs(tools: &[Value]) -> Result<(Vec<ToolSpec>, Vec<bool>), ApiError> {
+fn check_number(tools: &[Value]) -> Result<(), ApiError> {
     if tools.len() > MAX_TOOLS {
         let found = tools.len();
         let message = format!("`tools` has {found} tools, but at most {MAX_TOOLS} are supported");
         return Err(ApiError::field("tools", message));
     }
-    let mut names = HashSet::new();
-    let (mut specs, mut strict) = (Vec::with_capacity(tools.len()), Vec::new());
-    for (index, tool) in tools.iter().enumerate() {
-        let path = format!("tools[{index}]");
-        let (spec, is_strict) = spec(tool, &path)?;
-        if !names.insert(spec.name.clone()) {
-            let name = format!("{path}.function.name");
-            let message =
-                format!("`{name}` = `{}` is the name of an earlier tool too", brief(&spec.name));
-            return Err(ApiError::field(name, message));
-        }
-        specs.push(spec);
-        strict.push(is_strict);
-    }
-    Ok((specs, strict))
+    Ok(())
 }
 
+/// Refuses a second tool of the same name.
+fn check_new(names: &mut HashSet<String>, spec: &ToolSpec, index: usize) -> Result<(), ApiError> {
+    if names.insert(spec.name.clone()) {
+        return Ok(());
+    }
+    let name = format!("tools[{index}].function.name");
+    let message = format!("`{name}` = `{}` is the name of an earlier tool too", brief(&spec.name));
+    Err(ApiError::field(name, message))
+}
+
+/// Whether a tool is none that a request defines, such as a search of the server's.
+fn is_of_other_kind(tool: &Value) -> bool {
+    tool.get("type").and_then(Value::as_str).is_some_and(|kind| kind != "function")
+}
+
+/// A tool, and whether it is strict.
 fn spec(tool: &Value, path: &str) -> Result<(ToolSpec, bool), ApiError> {
     if !tool.is_object() {
         return Err(wrong_type(path, "an object", tool));
@@ -217,6 +229,12 @@ fn spec(tool: &Value, path: &str) -> Result<(ToolSpec, bool), ApiError> {
         Some(other) => return Err(wrong_type(&format!("{path}.parameters"), "an object", other)),
     };
     Ok((ToolSpec::new(name, parameters), strict))
+}
+
+/// A place in the schema of a callable tool, by its name in a request that has the tools at `places`.
+pub(crate) fn parameter(places: &[usize], tool: usize, place: &str) -> String {
+    let index = places.get(tool).copied().unwrap_or(tool);
+    format!("tools[{index}].function.parameters{}", brief(place))
 }
 
 /// Whether a call can name it: `<function=NAME>`.
@@ -272,10 +290,25 @@ mod tests {
             json!({ "type": "function", "name": "b" }),
         ] {
             let (one, _) = tools(with(choice)).unwrap();
-            assert!(one.required && one.first == 1);
+            assert!(one.required && one.places == [1]);
             assert_eq!(one.callable, [ToolSpec::new("b", Value::Null)]);
             assert_eq!(one.shown.unwrap().len(), 3, "the prompt does not change");
         }
+    }
+
+    #[test]
+    fn r71_tools_of_other_kinds_are_left_out_where_a_request_is_lenient() {
+        let body = json!({ "tools": [{ "type": "web_search" }, tool("a"),
+            { "type": "custom", "custom": { "name": "x" } }, tool("b")], "tool_choice": tool("b") });
+        let mut fields = Fields::parse(body.to_string().as_bytes(), Mode::Lenient).unwrap();
+        let kept = Tools::take(&mut fields).unwrap();
+        assert_eq!(kept.callable, [ToolSpec::new("b", Value::Null)]);
+        assert_eq!(kept.places, [3]);
+        assert_eq!(kept.shown.unwrap(), [tool("a"), tool("b")]);
+        assert_eq!(fields.finish().unwrap(), ["tools[0]", "tools[2]"]);
+        let none = json!({ "tools": [{ "type": "web_search" }] }).to_string();
+        let mut fields = Fields::parse(none.as_bytes(), Mode::Lenient).unwrap();
+        assert!(Tools::take(&mut fields).unwrap().shown.is_none());
     }
 
     #[test]

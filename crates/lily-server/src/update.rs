@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lily_chat::{ChatError, CompletionRequest, Event, FinishReason, Outcome};
+use lily_chat::{ChatError, CompletionRequest, Event, FinishReason, MessageEvent, Outcome};
 use lily_model::engine::Chosen;
 use lily_text::{Thinking, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
@@ -18,10 +18,10 @@ pub(crate) enum Update {
     /// A token that belongs to the text, with its log probabilities. Comes in front of its text, and
     /// only if it was asked for.
     Token(Chosen),
-    Text {
-        reasoning: String,
-        content: String,
-    },
+    /// Text of the thought.
+    Reasoning(String),
+    /// Text of the answer.
+    Content(String),
     CallStarted {
         index: usize,
         name: String,
@@ -42,6 +42,8 @@ pub(crate) enum Update {
 pub(crate) struct Finished {
     pub reason: FinishReason,
     pub prompt_tokens: usize,
+    /// Of the prompt: those that were kept from an earlier request.
+    pub cached_tokens: usize,
     pub completion_tokens: usize,
     /// Of the completion.
     pub reasoning_tokens: usize,
@@ -98,38 +100,41 @@ impl Relay<'_> {
             Event::Prefilled(tokens) => self.updates.send(Update::Prefilled(tokens)),
             Event::Generated(_) => {}
             Event::Token(chosen) => {
-                let is_text = !self.request.stop_ids.contains(&chosen.id);
-                if is_text && chosen.logprobs.is_some() {
+                if chosen.logprobs.is_some() {
                     self.updates.send(Update::Token(chosen.clone()));
                 }
             }
-            Event::Text { reasoning, content } => {
-                let (reasoning, content) = (reasoning.to_string(), content.to_string());
-                self.updates.send(Update::Text { reasoning, content });
-            }
-            Event::CallStarted { index, .. } if self.single_call && index > 0 => {
-                self.called = true;
-                return ControlFlow::Break(());
-            }
-            Event::CallStarted { index, name } => {
-                self.updates.send(Update::CallStarted { index, name: name.to_string() });
-            }
-            Event::CallArguments { index, json } => {
-                self.updates.send(Update::CallArguments { index, json: json.to_string() });
-            }
-            Event::CallFinished { index } => {
-                self.updates.send(Update::CallFinished { index });
-                if self.single_call {
-                    self.called = true;
-                    return ControlFlow::Break(());
-                }
-            }
+            Event::Part(part) => self.part(part)?,
         }
         // Asked for every kind of event, so that work stops also while no text flows.
         if self.updates.is_closed() || self.abort.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+
+    fn part(&mut self, part: MessageEvent<'_>) -> ControlFlow<()> {
+        let update = match part {
+            MessageEvent::CallStarted { index, .. } if self.single_call && index > 0 => {
+                self.called = true;
+                return ControlFlow::Break(());
+            }
+            MessageEvent::Reasoning(text) => Update::Reasoning(text.to_owned()),
+            MessageEvent::Content(text) => Update::Content(text.to_owned()),
+            MessageEvent::CallStarted { index, name } => {
+                Update::CallStarted { index, name: name.to_owned() }
+            }
+            MessageEvent::CallArguments { index, json } => {
+                Update::CallArguments { index, json: json.to_owned() }
+            }
+            MessageEvent::CallFinished { index, .. } => {
+                self.called |= self.single_call;
+                Update::CallFinished { index }
+            }
+            MessageEvent::Finish { .. } => return ControlFlow::Continue(()),
+        };
+        self.updates.send(update);
+        if self.called { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// The last update.
@@ -147,6 +152,7 @@ impl Relay<'_> {
         Update::Finished(Finished {
             reason,
             prompt_tokens: self.request.prompt.len(),
+            cached_tokens: outcome.cached_tokens,
             completion_tokens: outcome.tokens.len(),
             reasoning_tokens: reasoning_tokens(tokenizer, self.request.thinking, &outcome),
             unfinished_call: outcome.unfinished_call.filter(|_| !self.called),

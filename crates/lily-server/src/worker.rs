@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lily_model::engine::SequenceId;
+use lily_model::engine::{CacheUse, SequenceId};
 use lily_text::Tokenizer;
 use tokio::sync::watch;
 
@@ -21,6 +21,9 @@ use crate::update::Update;
 /// Tokens of a turn for every step that the engine runs ahead: each turn begins without any.
 const TURN_PER_STEP_AHEAD: usize = 4;
 
+/// Tokens that a request waits for while another one reads them: fewer are read as quickly.
+const WORTH_WAITING: usize = 64;
+
 /// Grammars of replies nest.
 const STACK: usize = 16 << 20;
 
@@ -30,6 +33,8 @@ pub(crate) struct Worker {
     /// Set when the running jobs must end, whoever still listens.
     abort: AtomicBool,
     running: AtomicUsize,
+    /// What is kept of earlier requests.
+    cache: Mutex<CacheUse>,
     /// Why nothing can be run.
     fault: Mutex<Option<String>>,
     /// Why nothing will ever be run again in this program.
@@ -60,6 +65,7 @@ impl Worker {
             queue: Queue::new(queue_limit, sessions),
             abort: AtomicBool::new(false),
             running: AtomicUsize::new(0),
+            cache: Mutex::default(),
             fault: Mutex::default(),
             lost: watch::Sender::default(),
         }
@@ -79,6 +85,11 @@ impl Worker {
     /// tries again.
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is kept of earlier requests, as it was when one last began or ended.
+    pub fn cache(&self) -> CacheUse {
+        *self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_fault(&self, fault: Option<String>) {
@@ -124,6 +135,7 @@ impl<'a> Floor<'a> {
     }
 
     fn work(mut self) {
+        self.count();
         while self.admit() {
             self.round();
         }
@@ -183,7 +195,9 @@ impl<'a> Floor<'a> {
         for stream in over {
             self.retire(stream, Turned::Ended);
         }
-        let round = self.turns.round(self.streams.iter().map(|stream| (stream.id, stream.stage())));
+        let busy = self.streams.iter().filter(|stream| !self.is_waiting(stream));
+        let busy: Vec<_> = busy.map(|stream| (stream.id, stream.stage())).collect();
+        let round = self.turns.round(busy.into_iter());
         for &id in &round.decode {
             for _ in 0..self.turn {
                 if !self.advance(id) {
@@ -195,11 +209,25 @@ impl<'a> Floor<'a> {
         let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id) else { return };
         // Nobody waits for the end of the chunk if nobody generates.
         stream.set_chunk(if round.decode.is_empty() { usize::MAX } else { self.pace.chunk() });
-        let (before, start) = (stream.prefilled(), Instant::now());
+        let (before, start) = (stream.tokens_read(), Instant::now());
         self.advance(id);
         if let Some(stream) = self.streams.iter().find(|stream| stream.id == id) {
-            self.pace.note(stream.prefilled() - before, start.elapsed());
+            self.pace.note(stream.tokens_read() - before, start.elapsed());
         }
+    }
+
+    /// Whether a stream should not begin yet, because one that came before it is reading the same
+    /// beginning and will keep it: the choices of a request, a retry, agents with one system prompt.
+    /// It never waits for one that has left or that itself waits for it.
+    fn is_waiting(&self, stream: &Stream) -> bool {
+        let Generator::Engine(engine) = &self.generator else { return false };
+        let earlier = || self.streams.iter().filter(|other| other.id < stream.id);
+        let Some(prompt) = stream.unread_prompt() else { return false };
+        if engine.cache_use().capacity == 0 || earlier().all(|other| !other.may_save()) {
+            return false;
+        }
+        let least = engine.reusable(prompt) + WORTH_WAITING;
+        earlier().any(|other| other.will_save(prompt, least))
     }
 
     /// Moves one stream on; `false` if it has ended.
@@ -220,7 +248,7 @@ impl<'a> Floor<'a> {
 
     /// Gives the sequence back, then tells the client.
     fn retire(&mut self, stream: Stream, turned: Turned) {
-        stream.close(&mut self.generator);
+        stream.close(&mut self.generator, &turned);
         self.count();
         let time = stream.end(self.tokenizer, &self.worker.abort, turned);
         self.worker.queue.note_served(time);
@@ -258,6 +286,9 @@ impl<'a> Floor<'a> {
         // First: who reads that nothing runs may come at once.
         self.worker.queue.set_running(self.streams.len());
         self.worker.running.store(self.streams.len(), Ordering::Release);
+        if let Generator::Engine(engine) = &self.generator {
+            *self.worker.cache.lock().unwrap_or_else(PoisonError::into_inner) = engine.cache_use();
+        }
     }
 }
 

@@ -183,3 +183,39 @@ fn a_thought_comes_back_by_either_name() {
     assert_eq!(with("reasoning"), with("reasoning_content"));
     assert!(with("reasoning").contains("<think>\nbecause\n</think>"));
 }
+
+#[test]
+fn r71_tools_of_other_kinds_are_named() {
+    let server = serve_script(&[&["</think>yes"]], Settings::default());
+    let kinds = ["custom", "namespace", "web_search", "image_generation", "made_up"];
+    let others = kinds.map(|kind| json!({ "type": kind, "name": "x" }));
+    for other in &others {
+        let body = json!({ "messages": [{ "role": "user", "content": "q" }],
+            "tools": [tool("f"), other] });
+        let reply = server.post(CHAT, &body);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert_eq!(reply.json()["error"]["param"], "tools[1].type");
+    }
+    // Whoever is lenient has them left out, and the rest as it is.
+    let all = [others.to_vec(), vec![tool("f")]].concat();
+    let body = json!({ "messages": [{ "role": "user", "content": "q" }], "tools": all });
+    let reply = server.send("POST", CHAT, &["Prefer: handling=lenient"], &body.to_string());
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let listed = "tools[0], tools[1], tools[2], tools[3], tools[4]";
+    assert_eq!(reply.header("x-lily-ignored"), Some(listed));
+    let one = json!({ "messages": [{ "role": "user", "content": "q" }], "tools": [tool("f")] });
+    let tokens = |body: &Value| server.post("/tokenize", body).json()["count"].as_u64().unwrap();
+    assert_eq!(reply.json()["usage"]["prompt_tokens"], tokens(&one));
+}
+
+#[test]
+fn r72_r73_other_protocols_are_no_routes_and_say_so() {
+    let server = serve(Settings::default());
+    for path in ["/v1/responses", "/v1/messages?beta=true", "/v1/messages/count_tokens"] {
+        for body in ["", "{}", "{\"model\": \"x\"}", "{"] {
+            let reply = server.send("POST", path, &[], body);
+            assert_eq!(reply.status, 404, "{path}");
+            assert_eq!(reply.json()["error"]["code"], "unknown_route");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Calls that are forced, and calls that are bound. The built-in model is random, so whatever fits is the
+//! Calls that are forced, and calls that are bound. The model is random, so whatever fits is the
 //! grammar's doing. The numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.
@@ -200,7 +200,7 @@ fn tools_that_cannot_be_kept_are_refused_by_name() {
     };
     let unknown = json!({ "properties": { "a": { "type": "array", "uniqueItems": true } } });
     for (body, param) in [
-        (with(unknown.clone(), true), Some("tools[1].function.parameters")),
+        (with(unknown.clone(), true), Some("tools[1].function.parameters.properties.a")),
         // What is not strict is kept as far as it can be.
         (with(unknown, false), None),
         (
@@ -216,5 +216,47 @@ fn tools_that_cannot_be_kept_are_refused_by_name() {
                 assert_eq!(reply.json()["error"]["param"], param);
             }
         }
+    }
+}
+
+#[test]
+fn what_a_forced_call_does_not_keep_is_listed() {
+    let server = serve(Settings::default());
+    let parameters = json!({ "type": "object", "required": ["when"], "not": { "required": ["x"] },
+        "properties": { "when": { "type": "string", "format": "iri" },
+            "day": { "type": "string", "format": "date" },
+            "tags": { "type": "array", "uniqueItems": true } } });
+    let tool = |strict: bool| {
+        json!({ "type": "function",
+        "function": { "name": "f", "strict": strict, "parameters": parameters } })
+    };
+    let body = |strict: bool, choice: Value| {
+        ask(json!({ "tools": [tools()[1], tool(strict)], "tool_choice": choice, "max_tokens": 1,
+            "user": "me" }))
+    };
+    let named = json!({ "type": "function", "function": { "name": "f" } });
+    for choice in [json!("required"), named.clone()] {
+        let reply = server.post(CHAT, &body(false, choice));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let place = "tools[1].function.parameters";
+        let listed = format!(
+            "user, {place}.not, {place}.properties.when.format, {place}.properties.tags.uniqueItems"
+        );
+        assert_eq!(reply.header("x-lily-ignored"), Some(listed.as_str()));
+    }
+    // Calls leave no answer that could have a format.
+    let mut both = body(false, json!("required"));
+    both["tools"] = json!([tools()[1]]);
+    both["response_format"] = json!({ "type": "json_object" });
+    let reply = server.post(CHAT, &both);
+    assert_eq!(reply.header("x-lily-ignored"), Some("user, response_format"));
+    // Nothing is promised of calls that the model decides to make.
+    let free = server.post(CHAT, &body(false, json!("auto")));
+    assert_eq!(free.header("x-lily-ignored"), Some("user"));
+    for choice in [json!("auto"), named] {
+        let refused = server.post(CHAT, &body(true, choice));
+        assert_eq!(refused.status, 400);
+        let param = refused.json()["error"]["param"].clone();
+        assert_eq!(param, "tools[1].function.parameters.not");
     }
 }

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{THOUGHT_END, TURN_END, ask, endless, going_on, serve, serve_script};
+use common::{CONTROL, THOUGHT_END, TURN_END, ask, endless, going_on, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -54,6 +54,14 @@ fn the_token_that_ends_a_text_has_no_entry() {
     let reply = server.chat(&body);
     assert_eq!(reply["usage"]["completion_tokens"], 1);
     assert_eq!(reply["choices"][0]["logprobs"]["content"], json!([]));
+    // Nor has one that stands between turns and ends one for that reason.
+    for control in CONTROL {
+        let body = ask(json!({ "logprobs": true, "logit_bias": { control: 100 } }));
+        let reply = server.chat(&body);
+        assert_eq!(reply["choices"][0]["finish_reason"], "stop", "{control}");
+        assert_eq!(reply["usage"]["completion_tokens"], 1);
+        assert_eq!(reply["choices"][0]["logprobs"]["content"], json!([]));
+    }
     let without = server.chat(&ask(json!({ "max_tokens": 1 })));
     assert_eq!(without["choices"][0]["logprobs"], Value::Null);
 }
@@ -95,6 +103,16 @@ fn text_completions_have_lists_of_one_length() {
             .cloned()
             .collect();
         assert_eq!(json!(joined), logprobs[list], "{list}");
+    }
+    // Bytes that are no text by themselves are told apart, and stand where their character does.
+    let bytes = json!({ "prompt": "abc", "max_tokens": 4, "logprobs": 5, "temperature": 0,
+        "structured_outputs": { "regex": "x\u{1f600}" }, "logit_bias": going_on(json!({})) });
+    let whole = server.post("/v1/completions", &bytes).json();
+    let logprobs = &whole["choices"][0]["logprobs"];
+    let tokens = json!(["x", "bytes:\\xf0", "bytes:\\x9f", "bytes:\\x98"]);
+    assert_eq!((&logprobs["tokens"], &logprobs["text_offset"]), (&tokens, &json!([0, 1, 1, 1])));
+    for top in logprobs["top_logprobs"].as_array().unwrap() {
+        assert_eq!(top.as_object().unwrap().len(), 5, "{top}");
     }
     let echoed = json!({ "prompt": "a", "echo": true, "logprobs": 1 });
     let refused = server.post("/v1/completions", &echoed);

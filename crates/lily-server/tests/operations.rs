@@ -131,7 +131,8 @@ fn lenient_requests_have_their_unsupported_fields_listed() {
     let server = serve_script(&[&["</think>yes"]], Settings::default());
     let body = ask(json!({
         "audio": { "voice": "x" }, "no_such_field": 1, "stream_options": null,
-        "prediction": {},
+        "prediction": {}, "chat_template_kwargs": { "moo": 1 },
+        "tools": [{ "type": "web_search" }],
         "messages": [{ "role": "user", "content": "q", "cache": true }],
     }))
     .to_string();
@@ -140,10 +141,18 @@ fn lenient_requests_have_their_unsupported_fields_listed() {
     let reply = send(&server, "Prefer: respond-async, handling=lenient");
     assert_eq!(reply.status, 200, "{}", reply.body);
     let listed: Vec<&str> = reply.header("x-lily-ignored").unwrap().split(", ").collect();
-    for field in ["prediction", "audio", "no_such_field", "messages[0].cache"] {
+    let fields = [
+        "prediction",
+        "audio",
+        "no_such_field",
+        "messages[0].cache",
+        "chat_template_kwargs.moo",
+        "tools[0]",
+    ];
+    for field in fields {
         assert!(listed.contains(&field), "{listed:?}");
     }
-    assert_eq!(listed.len(), 4);
+    assert_eq!(listed.len(), fields.len());
     // What is supported is checked all the same.
     let wrong = ask(json!({ "top_p": 2 })).to_string();
     let reply = server.send("POST", CHAT, &["Prefer: handling=lenient"], &wrong);

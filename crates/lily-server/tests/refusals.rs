@@ -79,7 +79,7 @@ fn values_that_ask_for_nothing_pass() {
 }
 
 #[test]
-fn other_models_are_not_served() {
+fn r86_other_models_are_not_served() {
     let server = serve(Settings::default());
     for name in ["gpt-4o", "someone/else", "../../etc", ""] {
         let reply = server.post("/v1/chat/completions", &ask(json!({ "model": name })));

@@ -164,6 +164,47 @@ fn fields_without_effect_are_listed() {
     let body = ask(json!({ "user": "me", "metadata": { "a": "b" }, "max_tokens": 1 }));
     let reply = server.post("/v1/chat/completions", &body);
     assert_eq!(reply.header("x-lily-ignored"), Some("user, metadata"));
+    // Both routes accept the same ones.
+    let fields = [
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    ];
+    let all: serde_json::Map<String, Value> =
+        fields.iter().map(|field| ((*field).to_owned(), json!("x"))).collect();
+    for (path, mut body) in [
+        ("/v1/chat/completions", ask(json!({ "max_tokens": 1 }))),
+        ("/v1/completions", json!({ "prompt": "a", "max_tokens": 1 })),
+    ] {
+        body.as_object_mut().unwrap().extend(all.clone());
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        let mut listed: Vec<&str> = reply.header("x-lily-ignored").unwrap().split(", ").collect();
+        listed.sort_unstable();
+        assert_eq!(listed, fields, "{path}");
+    }
     let plain = server.post("/v1/chat/completions", &ask(json!({ "max_tokens": 1 })));
     assert_eq!(plain.header("x-lily-ignored"), None);
+}
+
+#[test]
+fn a_budget_without_a_thought_is_listed() {
+    let server = serve(Settings::default());
+    let listed = |more: Value| {
+        let mut body = ask(json!({ "max_tokens": 1 }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = server.post("/v1/chat/completions", &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.header("x-lily-ignored").map(str::to_owned)
+    };
+    let budget = json!({ "thinking_budget": 5, "enable_thinking": false });
+    assert_eq!(listed(budget).as_deref(), Some("thinking_budget"));
+    let nested = json!({ "reasoning": { "max_tokens": 5, "effort": "none" } });
+    assert_eq!(listed(nested).as_deref(), Some("reasoning.max_tokens"));
+    assert_eq!(listed(json!({ "thinking_budget": 5, "enable_thinking": true })), None);
+    assert_eq!(listed(json!({ "thinking_budget": 0 })), None);
 }

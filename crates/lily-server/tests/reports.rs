@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{TURN_END, ask, endless, going_on, serve, serve_context};
+use common::{TURN_END, ask, endless, going_on, serve, serve_context, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -198,6 +198,105 @@ fn r81_odd_bodies_are_a_400_with_all_four_fields_and_never_a_500() {
         assert_eq!(error["type"], "invalid_request_error", "{more}");
         assert!(error["param"].is_string(), "{more}: {error}");
     }
+}
+
+/// Values that no field expects, or hardly any.
+fn odd_values() -> Vec<Value> {
+    let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
+    vec![
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(1.5),
+        json!(1e308),
+        json!(u64::MAX),
+        json!(""),
+        json!("\u{0}\u{1f600}\u{fffd}"),
+        json!("x".repeat(20_000)),
+        json!([]),
+        json!([null]),
+        json!([[]]),
+        json!(["x", 1]),
+        json!({}),
+        json!({ "": {} }),
+        json!({ "type": "function", "function": {}, "name": [] }),
+        json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": { "enum": [] } } }),
+        deep,
+    ]
+}
+
+#[test]
+fn r81_any_value_in_any_field_is_an_answer_or_a_refusal() {
+    let server = serve_script(&[&["</think>yes"]], Settings::default());
+    let document = server.send("GET", "/openapi.json", &[], "").json();
+    let chat = ask(json!({ "max_tokens": 2 }));
+    let tool = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": {
+        "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] } } });
+    let forced = merged(chat.clone(), &json!({ "tools": [tool], "tool_choice": "required" }));
+    let text = json!({ "prompt": "a", "max_tokens": 2 });
+    let conversation = json!({ "messages": chat["messages"] });
+    let mut requests = Vec::new();
+    for (schema, path, base) in [
+        ("ChatRequest", CHAT, &chat),
+        ("TextRequest", "/v1/completions", &text),
+        ("TokenizeRequest", "/tokenize", &conversation),
+        ("DetokenizeRequest", "/detokenize", &json!({ "tokens": [1] })),
+    ] {
+        let fields = &document["components"]["schemas"][schema]["properties"];
+        for field in fields.as_object().unwrap().keys() {
+            let with = |value| (path, merged(base.clone(), &json!({ field: value })));
+            requests.extend(odd_values().into_iter().map(with));
+        }
+    }
+    // Deeper inside.
+    type Place = fn(Value) -> Value;
+    let places: [Place; 12] = [
+        |value| json!({ "messages": [value] }),
+        |value| json!({ "messages": [{ "role": "user", "content": [value] }] }),
+        |value| json!({ "messages": [{ "role": "assistant", "tool_calls": [value] }] }),
+        |value| {
+            json!({ "messages": [{ "role": "assistant", "tool_calls":
+                [{ "id": "a", "function": { "name": "f", "arguments": value } }] }] })
+        },
+        |value| json!({ "tools": [{ "function": { "name": "f", "parameters": value } }] }),
+        |value| {
+            json!({ "tools": [{ "function": { "name": "f", "parameters":
+                { "properties": { "a": value }, "required": value, "allOf": value } } }] })
+        },
+        |value| {
+            json!({ "tools": [{ "function": { "name": "f", "parameters": { "properties":
+                { "a": { "enum": value, "pattern": value, "minLength": value, "format": value } } } } }] })
+        },
+        |value| json!({ "tool_choice": { "type": "function", "function": value } }),
+        |value| json!({ "logit_bias": { "1": value }, "tool_choice": "auto" }),
+        |value| json!({ "structured_outputs": { "json": { "properties": value } } }),
+        |value| json!({ "structured_outputs": { "json": { "minimum": value, "maxLength": value } } }),
+        |value| json!({ "structured_outputs": { "grammar": value } }),
+    ];
+    for place in places {
+        let with = |value| (CHAT, merged(forced.clone(), &place(value)));
+        requests.extend(odd_values().into_iter().map(with));
+    }
+    let mut refused = 0;
+    for (path, body) in &requests {
+        let reply = server.post(path, body);
+        let shown: String = body.to_string().chars().take(300).collect();
+        assert!([200, 400, 404].contains(&reply.status), "{shown}: {}", reply.body);
+        if reply.status == 200 {
+            assert!(!reply.body.contains("\"error\""), "{shown}: {}", reply.body);
+            continue;
+        }
+        refused += 1;
+        let error = &reply.json()["error"];
+        assert!(error["message"].as_str().unwrap().len() < 1000, "{shown}: {error}");
+        assert!(error["param"].is_string(), "{shown}: {error}");
+    }
+    // Half of a character, written as an escape, is no text.
+    for body in [r#"{"messages":[{"role":"user","content":"\ud83d"}]}"#, r#"{"\udc00":1}"#] {
+        let reply = server.send("POST", CHAT, &[], body);
+        assert_eq!(reply.json()["error"]["code"], "invalid_json");
+    }
+    assert!(refused > requests.len() / 2, "{refused} of {}", requests.len());
 }
 
 #[test]

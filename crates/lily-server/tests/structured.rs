@@ -1,4 +1,4 @@
-//! Formats of answers. The built-in model is random, so whatever fits a format is the format's doing. The
+//! Formats of answers. The model is random, so whatever fits a format is the format's doing. The
 //! numbers tell the reports of users of other servers apart.
 
 // A failure in a helper fails the test.
@@ -141,6 +141,56 @@ fn r51_the_thought_comes_first_and_then_the_schema_binds() {
             assert_eq!(streamed(&server, &body, "reasoning_content"), thought);
         }
     }
+}
+
+#[test]
+fn r51_line_feeds_that_a_format_begins_with_are_of_the_answer() {
+    let server = serve(Settings::default());
+    let format = json!({ "structured_outputs": { "regex": "\n\n\n[xy]" }, "temperature": 1 });
+    for more in [
+        json!({ "enable_thinking": false }),
+        json!({ "logit_bias": { THOUGHT_END: 100 } }),
+        json!({ "thinking_budget": 3, "logit_bias": { THOUGHT_END: -100 } }),
+    ] {
+        let text = answer(&server, &ask(joined(&format, more)));
+        assert!(["\n\n\nx", "\n\n\ny"].contains(&text.as_str()), "{text:?}");
+    }
+}
+
+#[test]
+fn formats_without_an_end_are_refused_before_the_reply_begins() {
+    let server = serve(Settings::default());
+    let tool = json!({ "type": "function", "function": { "name": "f" } });
+    let outputs = |format: Value| json!({ "structured_outputs": format, "stream": true });
+    let no_calls = json!({ "tools": [tool], "tool_choice": "none" });
+    for (more, param) in [
+        (outputs(json!({ "regex": "ab\\" })), "structured_outputs.regex"),
+        (outputs(json!({ "regex": "ab[^\\s\\S]" })), "structured_outputs.regex"),
+        (
+            outputs(json!({ "grammar": "start: \"ab\" A\nA: /x/ & /y/" })),
+            "structured_outputs.grammar",
+        ),
+        (
+            outputs(json!({ "grammar": "start: \"a\" <|im_end|> \"b\"" })),
+            "structured_outputs.grammar",
+        ),
+        (
+            joined(&no_calls, outputs(json!({ "grammar": "start: <tool_call> /a+/" }))),
+            "structured_outputs.grammar",
+        ),
+        (
+            outputs(json!({ "json": { "type": "object", "required": ["a"],
+                "properties": { "a": { "$ref": "#" } } } })),
+            "structured_outputs.json",
+        ),
+    ] {
+        let reply = server.post(CHAT, &ask(more.clone()));
+        assert_eq!(reply.status, 400, "{more}: {}", reply.body);
+        assert_eq!(reply.json()["error"]["param"], param);
+    }
+    // What may be allowed to call may ask for it.
+    let free = json!({ "structured_outputs": { "grammar": "start: <tool_call> /a{3}/" } });
+    assert_eq!(server.post(CHAT, &ask(free)).status, 200);
 }
 
 #[test]

@@ -1,15 +1,10 @@
-//! Whether the program was started with a standard output at all, and signals that have to wait.
+//! Whether the program was started with a standard output at all.
 //!
 //! A crate of its own because it needs a few lines of unsafe code, and the program has none: Rust's
 //! runtime opens `/dev/null` in place of a closed stream before `main` begins, so the question has
-//! to be asked by an initialiser that the loader runs earlier; and signals are held by calls into
-//! the C library.
+//! to be asked by an initialiser that the loader runs earlier.
 
 #![deny(unsafe_code)]
-
-mod signals;
-
-pub use signals::{HeldSignals, hold_signals};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

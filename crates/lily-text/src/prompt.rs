@@ -2,7 +2,7 @@
 
 mod history;
 
-use std::path::Path;
+use lily_files::Files;
 
 use crate::template::Rendering;
 use crate::{ChatInput, ChatTemplate, Markers, TextError, Tokenizer};
@@ -48,12 +48,13 @@ struct Turn {
 }
 
 impl PromptEncoder {
-    /// Opens tokenizer and template of a checkpoint folder.
+    /// Opens tokenizer and template of a checkpoint.
     ///
     /// # Errors
     /// As [`Tokenizer::open`] and [`ChatTemplate::open`].
-    pub fn open(folder: &Path) -> Result<PromptEncoder, TextError> {
-        Ok(PromptEncoder::new(Tokenizer::open(folder)?, ChatTemplate::open(folder)?))
+    pub fn open<'a>(files: impl Into<Files<'a>>) -> Result<PromptEncoder, TextError> {
+        let files = files.into();
+        Ok(PromptEncoder::new(Tokenizer::open(files)?, ChatTemplate::open(files)?))
     }
 
     /// Combines a tokenizer with a template.

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use lily_files::Files;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
@@ -103,25 +104,24 @@ pub(crate) struct Rendering {
 }
 
 impl ChatTemplate {
-    /// Opens `chat_template.jinja` of a checkpoint folder, or the template that stands in
+    /// Opens the `chat_template.jinja` of a checkpoint, or the template that stands in
     /// `tokenizer_config.json`.
     ///
     /// # Errors
     /// There is no template, or it does not parse.
-    pub fn open(folder: &Path) -> Result<ChatTemplate, TextError> {
-        let config = read_config(folder)?;
-        let file = folder.join("chat_template.jinja");
-        if let Some(text) = read(&file)? {
-            let source = String::from_utf8(text)
+    pub fn open<'a>(files: impl Into<Files<'a>>) -> Result<ChatTemplate, TextError> {
+        let files = files.into();
+        let config = read_config(files)?;
+        let file = files.path("chat_template.jinja");
+        if let Some(text) = read(files, "chat_template.jinja")? {
+            let source = String::from_utf8(text.into_owned())
                 .map_err(|e| TextError::Malformed { file: file.clone(), detail: e.to_string() })?;
             return ChatTemplate::parse(source, file, &config);
         }
         match in_config(&config) {
-            Some(source) => ChatTemplate::parse(
-                source.to_owned(),
-                folder.join("tokenizer_config.json"),
-                &config,
-            ),
+            Some(source) => {
+                ChatTemplate::parse(source.to_owned(), files.path("tokenizer_config.json"), &config)
+            }
             None => Err(TextError::Missing {
                 file,
                 wanted: "copy it from the model's original repository, or use plain completions",

@@ -4,6 +4,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -11,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use lily_files::Files;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -87,19 +89,20 @@ enum Kind {
 }
 
 impl Tokenizer {
-    /// Opens `tokenizer.json` in a checkpoint folder; `tokenizer_config.json` beside it may name
+    /// Opens the `tokenizer.json` of a checkpoint; `tokenizer_config.json` beside it may name
     /// the end token and further added tokens.
     ///
     /// # Errors
     /// The file is missing, malformed, or describes a tokenizer that lily does not follow exactly.
-    pub fn open(folder: &Path) -> Result<Tokenizer, TextError> {
-        let file = folder.join("tokenizer.json");
-        let text = read(&file)?.ok_or_else(|| TextError::Missing {
+    pub fn open<'a>(files: impl Into<Files<'a>>) -> Result<Tokenizer, TextError> {
+        let files = files.into();
+        let file = files.path("tokenizer.json");
+        let text = read(files, "tokenizer.json")?.ok_or_else(|| TextError::Missing {
             file: file.clone(),
             wanted: "copy it from the model's original repository into the checkpoint folder",
         })?;
-        let config = read_config(folder)?;
-        Tokenizer::parse(&file, &text, &folder.join("tokenizer_config.json"), &config)
+        let config = read_config(files)?;
+        Tokenizer::parse(&file, &text, &files.path("tokenizer_config.json"), &config)
     }
 
     /// A tokenizer from the text of a `tokenizer.json` alone.
@@ -290,19 +293,25 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
-/// `tokenizer_config.json` of a folder, null if there is none.
-pub(crate) fn read_config(folder: &Path) -> Result<Value, TextError> {
-    let file = folder.join("tokenizer_config.json");
-    match read(&file)? {
+/// `tokenizer_config.json` of a model, null if there is none.
+pub(crate) fn read_config(files: Files<'_>) -> Result<Value, TextError> {
+    let name = "tokenizer_config.json";
+    match read(files, name)? {
         None => Ok(Value::Null),
-        Some(text) => {
-            serde_json::from_slice(&text).map_err(|e| file::malformed(&file, e.to_string()))
-        }
+        Some(text) => serde_json::from_slice(&text)
+            .map_err(|e| file::malformed(&files.path(name), e.to_string())),
     }
 }
 
-/// The bytes of a file, or `None` if it does not exist.
-pub(crate) fn read(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
+/// The bytes of a model's file, or `None` if it does not exist.
+pub(crate) fn read(files: Files<'_>, name: &str) -> Result<Option<Cow<'static, [u8]>>, TextError> {
+    match files {
+        Files::Folder(folder) => Ok(read_file(&folder.join(name))?.map(Cow::Owned)),
+        Files::Packed(packed) => Ok(packed.file(name).map(Cow::Borrowed)),
+    }
+}
+
+fn read_file(file: &Path) -> Result<Option<Vec<u8>>, TextError> {
     let unreadable = |source| TextError::Unreadable { file: file.to_path_buf(), source };
     match fs::metadata(file) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),

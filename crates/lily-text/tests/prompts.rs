@@ -55,7 +55,7 @@ fn templates_say_which_variables_a_request_may_set() {
 }
 
 #[test]
-fn conversations_without_control_tokens_have_the_reference_ids() {
+fn r40_conversations_without_control_tokens_have_the_reference_ids() {
     for encoder in encoders() {
         let mut n_compared = 0;
         for case in common::conversations() {

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lily_chat::{Event, FinishReason, Timings};
+use lily_chat::{Event, FinishReason, MessageEvent, Timings};
 
 use crate::terminal::Screen;
 
@@ -34,13 +34,10 @@ impl<'a> Stream<'a> {
         }
         let shown = match event {
             Event::Prefilled(done) => self.screen.prefilled(done, self.prompt_tokens),
-            Event::Text { reasoning, content } => self.screen.text(reasoning, content),
+            Event::Part(MessageEvent::Reasoning(text)) => self.screen.text(text, ""),
+            Event::Part(MessageEvent::Content(text)) => self.screen.text("", text),
             // No tools are offered here.
-            Event::Token(_)
-            | Event::Generated(_)
-            | Event::CallStarted { .. }
-            | Event::CallArguments { .. }
-            | Event::CallFinished { .. } => Ok(()),
+            Event::Token(_) | Event::Generated(_) | Event::Part(_) => Ok(()),
         };
         match shown {
             Ok(()) => ControlFlow::Continue(()),

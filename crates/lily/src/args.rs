@@ -4,6 +4,7 @@ mod answer;
 mod bench;
 mod doctor;
 mod kernels;
+mod metal;
 mod serve;
 
 use std::ops::RangeInclusive;
@@ -20,6 +21,7 @@ use lily_kernels::gpu::Products;
 use lily_metal::chip::{Gpu, Policy};
 use lily_model::engine::{CHUNKS, CONTEXTS};
 use lily_model::synth::{PRESETS, SynthError};
+pub use metal::MetalArgs;
 pub use serve::ServeArgs;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
@@ -103,7 +105,7 @@ pub enum Command {
 #[derive(Clone, Args)]
 pub struct ModelArgs {
     /// Model folder in the Hugging Face / MLX layout, or a model that `lily pull` downloaded;
-    /// without it a tiny random built-in model runs.
+    /// without it, and for `nano`, the built-in lily-nano runs, a toy of the same build.
     #[arg(short, long, value_name = "FOLDER|ORG/NAME")]
     pub model: Option<PathBuf>,
     /// Device that runs the model.
@@ -112,12 +114,28 @@ pub struct ModelArgs {
     /// Compute with f32 activations and an f32 KV cache (CPU only).
     #[arg(long)]
     pub exact: bool,
-    /// Threads of the CPU; 0 takes the machine's.
+    /// Threads of the CPU; 0 takes one for each fast physical core, and no more than a container's
+    /// quota is worth.
     #[arg(long, default_value_t = 0, value_parser = threads())]
     pub threads: usize,
+    /// Where the CPU keeps the weights.
+    #[arg(long, value_enum, default_value_t = LoadChoice::Map)]
+    pub load: LoadChoice,
+    /// How decode steps go to the GPU of a Mac.
+    #[command(flatten)]
+    pub metal: MetalArgs,
     /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
     #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: Option<usize>,
+}
+
+/// Where weights are on the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LoadChoice {
+    /// In their mapped files: nothing is copied, and the system may take the memory back.
+    Map,
+    /// Read into memory at the start, which the system does not take back.
+    Read,
 }
 
 /// Devices of this build.
@@ -138,8 +156,6 @@ pub enum DeviceChoice {
 
 /// `lily eval`.
 #[derive(Args)]
-// The built-in model has no reference.
-#[command(mut_arg("model", |arg| arg.required(true).help("Model folder that the reference belongs to")))]
 pub struct EvalArgs {
     /// Model and device.
     #[command(flatten)]
@@ -155,7 +171,7 @@ pub struct EvalArgs {
 /// `lily plan`.
 #[derive(Args)]
 pub struct PlanArgs {
-    /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), or a downloaded model: the
+    /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), a downloaded model, or nano: the
     /// weights are not read.
     #[arg(short, long)]
     pub model: PathBuf,
@@ -165,7 +181,7 @@ pub struct PlanArgs {
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it what lily would choose for the chip, or 512.
+    /// Tokens of the prefill chunk; without it what lily would choose for the chip at the position, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
@@ -228,9 +244,9 @@ pub enum PlanStep {
 /// `lily inspect`.
 #[derive(Args)]
 pub struct InspectArgs {
-    /// Model folder, or a model that `lily pull` downloaded.
+    /// Model folder, or a model that `lily pull` downloaded; without it, and for `nano`, the built-in one.
     #[arg(value_name = "FOLDER|ORG/NAME")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -328,6 +344,7 @@ impl Command {
     /// An option is given that the device does not have.
     pub fn check_device(&self) -> Result<(), clap::Error> {
         let Some((command, model)) = self.model() else { return Ok(()) };
+        model.metal.check(command, model.device)?;
         let (device, takes_threads) = match model.device {
             DeviceChoice::Auto | DeviceChoice::Cpu => return Ok(()),
             DeviceChoice::Cuda => ("cuda", false),
@@ -337,6 +354,7 @@ impl Command {
         };
         let stray = match model {
             ModelArgs { exact: true, .. } => "--exact",
+            ModelArgs { load: LoadChoice::Read, .. } => "--load",
             ModelArgs { threads: 1.., .. } if !takes_threads => "--threads",
             _ => return Ok(()),
         };

@@ -1,19 +1,22 @@
 //! Opens the device that runs a model.
 
 use anyhow::Result;
-use lily_cpu::{CpuDevice, CpuOptions, Numerics};
+use lily_cpu::{CpuDevice, CpuOptions, Load, Numerics, Simd};
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaOptions};
 #[cfg(target_os = "macos")]
 use lily_metal::{
     Host as _, MetalDevice, MetalOptions,
+    encoder::{DecodeEncoding, DecodeSubmission},
     host::{AppleHost, AppleOptions},
 };
 #[cfg(feature = "msl-test")]
 use lily_msl_test::{MslOptions, MslTestDevice};
 use lily_plan::Device;
 
-use crate::args::{DeviceChoice, ModelArgs};
+#[cfg(target_os = "macos")]
+use crate::args::MetalArgs;
+use crate::args::{DeviceChoice, LoadChoice, ModelArgs};
 
 /// An opened device with what the engine should know about it.
 pub struct Opened {
@@ -36,23 +39,24 @@ const CHUNK: usize = 512;
 /// It is not there, or lacks something; the message says what.
 pub fn open(args: &ModelArgs) -> Result<Opened> {
     match args.device {
-        DeviceChoice::Auto => Ok(open_best(args)),
-        DeviceChoice::Cpu => Ok(open_cpu(args)),
+        DeviceChoice::Auto => open_best(args),
+        DeviceChoice::Cpu => open_cpu(args),
         DeviceChoice::Cuda => open_cuda(),
-        DeviceChoice::Metal => open_metal(),
+        DeviceChoice::Metal => open_metal(args),
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => Ok(open_msl_test(args)),
     }
 }
 
 /// The GPU of an Apple silicon Mac, unless an option asks for what only the processor has; otherwise the processor.
-fn open_best(args: &ModelArgs) -> Opened {
+fn open_best(args: &ModelArgs) -> Result<Opened> {
     #[cfg(target_os = "macos")]
     if !args.exact
         && args.threads == 0
+        && args.load == LoadChoice::Map
         && let Some(device) = best_metal()
     {
-        return opened_metal(device);
+        return Ok(opened_metal(device));
     }
     open_cpu(args)
 }
@@ -60,17 +64,23 @@ fn open_best(args: &ModelArgs) -> Opened {
 /// The GPU that `--device auto` takes. One of a virtual machine has to be asked for by name.
 #[cfg(target_os = "macos")]
 pub fn best_metal() -> Option<MetalDevice<AppleHost>> {
-    metal().ok().filter(|device| device.host().system().is_apple_silicon())
+    metal(MetalOptions::default()).ok().filter(|device| device.host().system().is_apple_silicon())
 }
 
-fn open_cpu(args: &ModelArgs) -> Opened {
+fn open_cpu(args: &ModelArgs) -> Result<Opened> {
     let numerics = if args.exact { Numerics::Exact } else { Numerics::Int8 };
-    let device = cpu(numerics, args.threads);
+    let load = match args.load {
+        LoadChoice::Map => Load::Map,
+        LoadChoice::Read => Load::Read,
+    };
+    let (threads, simd) = (args.threads, Simd::from_environment()?);
+    let options = CpuOptions { numerics, threads, load, simd, ..CpuOptions::default() };
+    let device = CpuDevice::new(options);
     let description = format!("cpu, {} threads", device.threads());
-    Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description }
+    Ok(Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description })
 }
 
-/// The processor; 0 threads are the machine's.
+/// The processor with mapped weights; 0 threads are as many as suit its cores.
 pub fn cpu(numerics: Numerics, threads: usize) -> CpuDevice {
     CpuDevice::new(CpuOptions { numerics, threads, ..CpuOptions::default() })
 }
@@ -103,7 +113,7 @@ pub fn cuda() -> Result<CudaDevice> {
 }
 
 #[cfg(not(target_os = "macos"))]
-fn open_metal() -> Result<Opened> {
+fn open_metal(_: &ModelArgs) -> Result<Opened> {
     anyhow::bail!(NO_MAC)
 }
 
@@ -113,8 +123,17 @@ pub const NO_MAC: &str =
     "--device metal needs a Mac with macOS 15 or later; use --device cpu or --device cuda here";
 
 #[cfg(target_os = "macos")]
-fn open_metal() -> Result<Opened> {
-    Ok(opened_metal(metal()?))
+fn open_metal(args: &ModelArgs) -> Result<Opened> {
+    let MetalArgs { encode_once, commit_early } = args.metal;
+    let options = MetalOptions {
+        decode: match commit_early {
+            0 => DecodeSubmission::Whole,
+            stages => DecodeSubmission::Early { stages },
+        },
+        encoding: if encode_once { DecodeEncoding::Once } else { DecodeEncoding::EachStep },
+        ..MetalOptions::default()
+    };
+    Ok(opened_metal(metal(options)?))
 }
 
 #[cfg(target_os = "macos")]
@@ -122,7 +141,7 @@ fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
     Opened {
         // The host reads a token while the next step runs.
         steps_ahead: 1,
-        // macOS ends what holds the GPU for seconds; attention over a long context is one launch a chunk.
+        // Deep in a context they are smaller: macOS ends what holds the GPU for seconds.
         chunk: device.host().policy().chunk,
         description: device.host().description(),
         device: Box::new(device),
@@ -134,9 +153,9 @@ fn opened_metal(device: MetalDevice<AppleHost>) -> Opened {
 /// # Errors
 /// There is none, or macOS is too old.
 #[cfg(target_os = "macos")]
-pub fn metal() -> Result<MetalDevice<AppleHost>> {
+pub fn metal(options: MetalOptions) -> Result<MetalDevice<AppleHost>> {
     let host = AppleHost::open(AppleOptions::default())?;
-    Ok(MetalDevice::new(host, MetalOptions::default()))
+    Ok(MetalDevice::new(host, options))
 }
 
 /// The NVRTC library that the environment names.

@@ -6,108 +6,120 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use lily_chat::builtin_model;
+use lily_files::{Files, Packed};
 use lily_hub::{Cache, HubError, ModelId};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use lily_plan::WeightWatch;
-use lily_stdio::{HeldSignals, hold_signals};
-use tempfile::TempDir;
 
 use crate::args::ModelArgs;
 use crate::device::{self, Opened};
 use crate::output::note;
 
-/// A model's folder and its name for people.
-pub struct Located {
-    /// Where the files are.
-    pub folder: PathBuf,
-    /// The folder's name, or that on the hub.
-    pub name: String,
-}
+/// What `-m` calls the built-in model.
+const NANO: [&str; 2] = ["nano", "lily-nano"];
 
-/// Finds a model by its folder, or by its name on the hub if it was downloaded. A folder of that
-/// name comes first. Never uses the network.
-///
-/// # Errors
-/// Neither is there; the message names the command that downloads it.
-pub fn locate(model: &Path) -> Result<Located> {
-    if model.is_dir() {
-        let whole = model.canonicalize().ok();
-        let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
-        return Ok(Located { folder: model.into(), name: name.to_string_lossy().into() });
-    }
-    let id =
-        model.to_str().filter(|_| !model.exists()).and_then(|text| ModelId::from_str(text).ok());
-    let Some(id) = id else {
-        bail!(
-            "expected a model folder or a model on the hub (ORG/NAME), found {} at {}; give a \
-             folder that holds a config.json",
-            if model.exists() { "a file" } else { "nothing" },
-            model.display()
-        );
-    };
-    let folder = match Cache::from_env()?.find(&id) {
-        Ok(folder) => folder,
-        // What is there says what was meant.
-        Err(error @ HubError::Incomplete { .. }) if cfg!(feature = "pull") => {
-            return Err(error.into());
-        }
-        Err(error) => {
-            // Whoever built it so knows another way.
-            let without =
-                if cfg!(feature = "pull") { "" } else { " (and this program has no `lily pull`)" };
-            return Err(error).context(format!("found no folder {id}{without}"));
-        }
-    };
-    Ok(Located { folder, name: id.name().into() })
-}
-
-/// The folder of a model.
+/// Where a model is, and its name.
 pub struct Source {
-    /// Where the files are.
-    pub folder: PathBuf,
     /// Name for people.
     pub name: String,
-    /// The folder of the built-in model, removed when this is dropped.
-    builtin: Option<TempDir>,
+    place: Place,
+    /// Whether nobody asked for this one.
+    is_unnamed: bool,
 }
 
-/// A model's source, with what ends the program held back while there is a folder to remove. The
-/// fields are dropped in this order.
-pub struct Held {
-    /// The source.
-    pub source: Source,
-    /// Nothing if there is no such folder.
-    pub signals: Option<HeldSignals>,
+enum Place {
+    Folder(PathBuf),
+    /// The built-in model.
+    #[cfg_attr(not(feature = "nano"), allow(dead_code))]
+    Program(&'static Packed),
 }
 
 impl Source {
-    /// The model that was named, or the built-in one, announced on standard error.
+    /// Finds a model by its folder, or by its name on the hub if it was downloaded; `nano` is the built-in
+    /// one. A folder of that name comes first. Never uses the network.
     ///
     /// # Errors
-    /// As [`locate`].
-    pub fn find(args: &ModelArgs) -> Result<Held> {
-        let Some(model) = &args.model else {
-            // A signal would end the program at once, and the folder would stay.
-            let signals = Some(hold_signals());
-            let made = builtin_model()?;
-            note(
-                "lily: no model given: answering with a tiny random built-in model; its text means \
-                 nothing, use -m for a real one",
+    /// None is there; the message names the command that downloads it.
+    pub fn locate(model: &Path) -> Result<Self> {
+        if model.is_dir() {
+            let whole = model.canonicalize().ok();
+            let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
+            let name = name.to_string_lossy().into();
+            return Ok(Self { name, place: Place::Folder(model.into()), is_unnamed: false });
+        }
+        let text = model.to_str().filter(|_| !model.exists());
+        if text.is_some_and(|text| NANO.contains(&text)) {
+            return Self::builtin().context("this program has no built-in model");
+        }
+        let Some(id) = text.and_then(|text| ModelId::from_str(text).ok()) else {
+            bail!(
+                "expected a model folder, a model on the hub (ORG/NAME) or nano, found {} at {}; give a \
+                 folder that holds a config.json",
+                if model.exists() { "a file" } else { "nothing" },
+                model.display()
             );
-            let folder = made.path().to_path_buf();
-            let source = Self { folder, name: "built-in".into(), builtin: Some(made) };
-            return Ok(Held { source, signals });
         };
-        let Located { folder, name } = locate(model)?;
-        Ok(Held { source: Self { folder, name, builtin: None }, signals: None })
+        let folder = match Cache::from_env()?.find(&id) {
+            Ok(folder) => folder,
+            // What is there says what was meant.
+            Err(error @ HubError::Incomplete { .. }) if cfg!(feature = "pull") => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                // Whoever built it so knows another way.
+                let without = if cfg!(feature = "pull") {
+                    ""
+                } else {
+                    " (and this program has no `lily pull`)"
+                };
+                return Err(error).context(format!("found no folder {id}{without}"));
+            }
+        };
+        Ok(Self { name: id.name().into(), place: Place::Folder(folder), is_unnamed: false })
+    }
+
+    /// The model that was named, or the built-in one, which is then announced when it is loaded.
+    ///
+    /// # Errors
+    /// As [`locate`](Self::locate).
+    pub fn find(args: &ModelArgs) -> Result<Self> {
+        if let Some(model) = &args.model {
+            return Self::locate(model);
+        }
+        let source = Self::builtin().context(
+            "no model is given, and this program has none built in; name a model with -m",
+        )?;
+        Ok(Self { is_unnamed: true, ..source })
+    }
+
+    /// The built-in model, if this program has it.
+    pub fn builtin() -> Option<Self> {
+        #[cfg(feature = "nano")]
+        {
+            let packed = &lily_nano::NANO;
+            Some(Self {
+                name: packed.name.into(),
+                place: Place::Program(packed),
+                is_unnamed: false,
+            })
+        }
+        #[cfg(not(feature = "nano"))]
+        None
     }
 
     /// Whether this is the built-in model.
     pub fn is_builtin(&self) -> bool {
-        self.builtin.is_some()
+        matches!(self.place, Place::Program(_))
+    }
+
+    /// The model's files.
+    pub fn files(&self) -> Files<'_> {
+        match &self.place {
+            Place::Folder(folder) => folder.into(),
+            Place::Program(packed) => (*packed).into(),
+        }
     }
 
     /// The model's `config.json`.
@@ -115,7 +127,7 @@ impl Source {
     /// # Errors
     /// It is missing or not supported.
     pub fn config(&self) -> Result<Config> {
-        Ok(Config::read(&self.folder)?)
+        Ok(Config::read(self.files())?)
     }
 
     /// What `generation_config.json` says about sampling; nothing without the file.
@@ -123,7 +135,7 @@ impl Source {
     /// # Errors
     /// The file is malformed.
     pub fn defaults(&self) -> Result<GenerationDefaults> {
-        Ok(GenerationDefaults::read(&self.folder)?)
+        Ok(GenerationDefaults::read(self.files())?)
     }
 
     /// What a scripted model needs of the checkpoint: ids that a token can have, and the tokens that
@@ -134,24 +146,14 @@ impl Source {
     pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
         let config = self.config()?;
         let vocab = model_shape(&config).vocab_used;
-        Ok((vocab, stop_tokens(&self.folder, &config)?))
+        Ok((vocab, stop_tokens(self.files(), &config)?))
     }
 
-    /// As [`Held::load_with`], where nothing is held.
-    ///
-    /// # Errors
-    /// As [`Held::load_with`].
-    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
-        Held { source: self, signals: None }.load_with(args, options)
-    }
-}
-
-impl Held {
     /// Checks the weights and sets up an engine. Warnings go to standard error.
     ///
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
-    pub fn load(self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
+    pub fn load(&self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
         self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
     }
 
@@ -159,7 +161,7 @@ impl Held {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_with(self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_with(&self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let opened = device::open(args)?;
         let options = EngineOptions {
             chunk: args.chunk.unwrap_or(opened.chunk),
@@ -174,9 +176,16 @@ impl Held {
     ///
     /// # Errors
     /// As [`load`](Self::load).
-    pub fn load_on(mut self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
+    pub fn load_on(&self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
+        if self.is_unnamed {
+            // Not before: what does not come to answer has no need of it.
+            note(
+                "lily: no model given: lily-nano answers, a toy of the same build as the real ones; use -m \
+                 for one of those",
+            );
+        }
         let start = Instant::now();
-        let checkpoint = Checkpoint::open(&self.source.folder)?;
+        let checkpoint = Checkpoint::open(self.files())?;
         for warning in checkpoint.warnings() {
             note(format_args!("lily: warning: {warning}"));
         }
@@ -188,8 +197,8 @@ impl Held {
             ));
         }
         // Also where nothing of it is used: a damaged file is a damaged checkpoint.
-        self.source.defaults()?;
-        let stop_ids = stop_tokens(&self.source.folder, config)?;
+        self.defaults()?;
+        let stop_ids = stop_tokens(self.files(), config)?;
         let weights = checkpoint.weights()?;
         opened.device.weight_files(checkpoint.mapped_files());
         let bar = loading_bar()?;
@@ -197,14 +206,8 @@ impl Held {
         let engine = Engine::new(opened.device, model_shape(config), weights, options);
         bar.finish_and_clear();
         let engine =
-            engine.with_context(|| format!("cannot run {}", self.source.folder.display()))?;
-        // Mapped files stay readable without a name. Removed now, they are gone even if the program
-        // is killed; a system that refuses gets a second try when the folder is dropped.
-        if let Some(folder) = &self.source.builtin {
-            let _ = std::fs::remove_dir_all(folder.path());
-        }
-        self.signals = None;
-        Ok(Loaded { engine, stop_ids, load_time: start.elapsed(), _folder: self.source.builtin })
+            engine.with_context(|| format!("cannot run {}", self.files().root().display()))?;
+        Ok(Loaded { engine, stop_ids, load_time: start.elapsed() })
     }
 }
 
@@ -234,14 +237,12 @@ pub struct Loaded {
     pub stop_ids: Vec<u32>,
     /// Time from opening the folder to the end of the first forward pass.
     pub load_time: Duration,
-    /// Declared last: the engine lets go of the files first.
-    _folder: Option<TempDir>,
 }
 
 /// Finds the model and loads it.
 ///
 /// # Errors
-/// As [`Source::find`] and [`Held::load`].
+/// As [`Source::find`] and [`Source::load`].
 pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
     Source::find(args)?.load(args, context, all_logits)
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-const NOTICE: &str = "tiny random built-in model";
+const NOTICE: &str = "lily-nano answers";
 
 fn lily(args: &[&str]) -> Output {
     with_input(args, "")
@@ -88,7 +88,8 @@ fn a_question_a_text_and_ids_are_answered_with_and_without_a_model() {
     for model_args in [vec![], vec!["-m", model()]] {
         let inputs: [&[&str]; 3] = [&["Hello"], &["--raw", "Hello"], &["--tokens", "72,101,108"]];
         for input in inputs {
-            let args = [&["run", "--max-tokens", "12"], &*model_args, input].concat();
+            let args =
+                [&["run", "--max-tokens", "12", "--ignore-stop"], &*model_args, input].concat();
             let output = lily(&args);
             assert!(output.status.success(), "{args:?}: {}", err(&output));
             assert!(!out(&output).trim().is_empty(), "{args:?}");
@@ -182,7 +183,8 @@ fn an_answer_stands_behind_its_thought() {
 #[test]
 fn the_same_seed_gives_the_same_text_and_another_seed_another() {
     let text = |seed: &str| {
-        ok(&["run", "--raw", "A", "--temperature", "1", "--seed", seed, "--max-tokens", "24"])
+        let args = ["run", "-m", model(), "--raw", "A", "--temperature", "1", "--seed", seed];
+        ok(&[&args[..], &["--max-tokens", "24"]].concat())
     };
     let one = text("1");
     assert_eq!(one, text("1"));
@@ -214,7 +216,8 @@ fn a_dash_reads_the_prompt_from_standard_input() {
 #[test]
 fn a_system_prompt_lengthens_the_prompt_and_a_chat_template_frames_it() {
     let tokens = |args: &[&str]| {
-        let object = json(&[&["run", "--json", "--max-tokens", "1"], args].concat());
+        let args = [&["run", "-m", model(), "--json", "--max-tokens", "1"], args].concat();
+        let object = json(&args);
         object["usage"]["prompt_tokens"].as_u64().unwrap()
     };
     let (raw, plain) = (tokens(&["--raw", "Hello"]), tokens(&["Hello"]));
@@ -285,7 +288,7 @@ fn kept_thoughts_let_a_chat_read_only_what_is_new() {
 
 #[test]
 fn a_chat_reads_lines_that_belong_together_as_one_message() {
-    let args = ["chat", "--json", "--max-tokens", "1", "--no-think"];
+    let args = ["chat", "-m", model(), "--json", "--max-tokens", "1", "--no-think"];
     let prompt = |input: &str| {
         let object: Value = serde_json::from_str(&out(&with_input(&args, input))).unwrap();
         object["usage"]["prompt_tokens"].as_u64().unwrap()
@@ -342,9 +345,26 @@ fn usage_errors_exit_with_2() {
         &["run", "Hello", "--temperature", "warm"],
         &["chat", "--tokens", "1"],
         &["completions", "tcsh"],
+        &["bench", "--preset", "nope"],
+        &["bench", "--preset", "tiny", "--json", "x.svg", "--plot", "x.svg"],
+        &["bench", "--preset", "tiny", "--json", "a/./x.svg", "--plot", "./a/x.svg"],
     ] {
         assert_eq!(lily(args).status.code(), Some(2), "{args:?}");
     }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said_before_the_built_in_model_is_named() {
+    let mut refused = 0;
+    // No machine has both.
+    for device in ["cuda", "metal"] {
+        let output = lily(&["run", "Hello", "--max-tokens", "1", "--device", device]);
+        if !output.status.success() {
+            refused += 1;
+            assert!(!err(&output).contains(NOTICE), "{}", err(&output));
+        }
+    }
+    assert!(refused > 0);
 }
 
 #[test]
@@ -391,44 +411,6 @@ fn every_command_has_an_example_in_its_help() {
     }
 }
 
-/// The folder is there for some milliseconds. The signal comes as soon as it is seen, from a shell that
-/// waits for nothing else.
-#[cfg(unix)]
-#[test]
-fn a_signal_while_the_built_in_model_is_made_leaves_no_folder() {
-    let bench = ["bench", "--lengths", "8", "--decode", "1"];
-    for args in [&["run", "Hello"][..], &["chat"], &["serve", "--port", "0"], &bench] {
-        for signal in ["INT", "TERM", "HUP"] {
-            // Started by nohup, programs ignore it, and a server rightly goes on.
-            if signal == "HUP" && args[0] == "serve" {
-                continue;
-            }
-            let place = tempfile::tempdir().unwrap();
-            let entries = || std::fs::read_dir(place.path()).unwrap().count();
-            let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-                .args(args)
-                .env("TMPDIR", place.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            let mut shell = Command::new("sh")
-                .args(["-c", &format!("read go; kill -{signal} {}", child.id())])
-                .stdin(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
-            while entries() == 0 && child.try_wait().unwrap().is_none() {}
-            shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
-            shell.wait().unwrap();
-            // A server that was loaded before the signal came goes on only if that was lost.
-            child.wait().unwrap();
-            assert_eq!(entries(), 0, "{args:?}, SIG{signal}");
-        }
-    }
-}
-
 #[test]
 fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -437,16 +419,23 @@ fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
     let schema = r#"{"type": "object", "required": ["n"], "additionalProperties": false,
         "properties": {"n": {"type": "integer", "minimum": 10, "maximum": 99}}}"#;
     std::fs::write(&file, schema).unwrap();
-    for more in [["--temperature", "1"], ["--max-tokens", "300"]] {
+    // Some editors begin a file with a mark.
+    for (more, mark) in [(["--temperature", "1"], ""), (["--max-tokens", "300"], "\u{feff}")] {
+        std::fs::write(&file, format!("{mark}{schema}")).unwrap();
         let mut args = vec!["run", "-m", model(), "Hello", "--no-think", "--json"];
         args.extend(["--json-schema", path]);
         args.extend(more);
         let answer: Value = serde_json::from_str(json(&args)["text"].as_str().unwrap()).unwrap();
         assert!((10..=99).contains(&answer["n"].as_i64().unwrap()), "{answer}");
     }
-    for (text, words) in
-        [(r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"), ("{", "is no JSON")]
-    {
+    for (text, words) in [
+        (r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"),
+        ("{", "cannot be used as JSON"),
+        (
+            r#"{"type": "object", "properties": {"a": {}, "a": {}}}"#,
+            "`properties.a` is given twice",
+        ),
+    ] {
         std::fs::write(&file, text).unwrap();
         let output = lily(&["run", "-m", model(), "Hello", "--json-schema", path]);
         assert!(!output.status.success());

@@ -15,6 +15,8 @@ const AT_ONCE: Duration = Duration::from_secs(4);
 struct Served {
     child: Child,
     notes: BufReader<ChildStderr>,
+    /// What it said until it was ready.
+    first_notes: String,
     address: String,
 }
 
@@ -27,7 +29,8 @@ fn command(args: &[&str]) -> Command {
 fn serve(args: &[&str]) -> Served {
     let mut child = command(&[&["--port", "0"], args].concat()).spawn().unwrap();
     let notes = BufReader::new(child.stderr.take().unwrap());
-    let mut served = Served { child, notes, address: String::new() };
+    let (address, first_notes) = (String::new(), String::new());
+    let mut served = Served { child, notes, first_notes, address };
     let mut note = String::new();
     while served.address.is_empty() {
         let before = note.len();
@@ -35,6 +38,7 @@ fn serve(args: &[&str]) -> Served {
         let address = note[before..].trim_end().strip_prefix("listening on http://");
         served.address = address.unwrap_or_default().to_string();
     }
+    served.first_notes = note;
     served
 }
 
@@ -102,7 +106,13 @@ fn a_signal_ends_an_idle_server_at_once() {
 
 #[test]
 fn a_second_signal_ends_a_busy_server_at_once() {
-    let mut server = serve(&["--ctx", "65536"]);
+    // A random model, which never ends an answer where its stop tokens are impossible.
+    let parent = tempfile::tempdir().unwrap();
+    let model = parent.path().join("tiny");
+    let synth = ["synth", "--preset", "tiny", "--out", model.to_str().unwrap()];
+    let made = Command::new(env!("CARGO_BIN_EXE_lily")).args(synth).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut server = serve(&["-m", model.to_str().unwrap(), "--ctx", "65536"]);
     let _running = server.occupy();
     server.signal("-INT");
     let mut note = String::new();
@@ -210,6 +220,9 @@ fn a_scripted_model_says_its_file_and_loads_no_weights() {
     assert!(reply.contains(r#""reasoning_content":"hm""#), "{reply}");
     server.signal("-TERM");
     assert_eq!(server.end().1, Some(0));
+    let notes = &server.first_notes;
+    // The built-in model gives its tokenizer only.
+    assert!(notes.contains("is scripted") && !notes.contains("random"), "{notes}");
 
     writeln!(file, "{{}}").unwrap();
     let said = refused(&["--port", "0", "--scripted", file.path().to_str().unwrap()]);

@@ -139,7 +139,8 @@ THINGS = [
 
 def operands(d):
     """Draws an operation with operands and claims it for the set."""
-    op = d.choices(["add", "sub", "mul", "div"], [40, 30, 18, 12])[0]
+    # Products and quotients are harder to learn than to ask for.
+    op = d.choices(["add", "sub", "mul", "div"], [40, 30, 18, 12] if d.held else [27, 28, 27, 18])[0]
     if op in ("add", "sub"):
         a, b = d.number(), d.number()
         if op == "sub" and a < b and d.chance(0.7):
@@ -205,12 +206,27 @@ def product_thought(a, b):
     )
 
 
+def quotient_thought(a, b, result):
+    """The dividend in parts, one for each digit of the quotient."""
+    digits = [int(c) * 10**i for i, c in enumerate(str(result)[::-1])][::-1]
+    digits = [q for q in digits if q]
+    if len(digits) < 2 or b == 1:
+        return f"{result} × {b} = {a}."
+    return (
+        f"{a} = "
+        + " + ".join(str(q * b) for q in digits)
+        + ", "
+        + ", ".join(f"{q * b} ÷ {b} = {q}" for q in digits)
+        + f", {' + '.join(map(str, digits))} = {result}."
+    )
+
+
 def thought(op, a, b, result):
     if op in ("add", "sub"):
         return column_thought(op, a, b)
     if op == "mul":
         return product_thought(a, b)
-    return f"{result} × {b} = {a}."
+    return quotient_thought(a, b, result)
 
 
 def arithmetic(d, ql, al):

@@ -1,6 +1,6 @@
 """Units, dates, number words, Roman numerals."""
 
-from .item import Item
+from .item import Item, Retry
 from .numerals import roman, words
 
 # (bigger, smaller, factor), each unit as (English singular, English plural, German singular, German plural, short).
@@ -165,7 +165,7 @@ def number_words(d, ql, al):
     if n > 20:
         d.claim("words", n)
     elif d.held:
-        d.claim("words", "small", ql, al, n)
+        raise Retry
     w = words(n, ql)
     if d.chance(0.5):
         q = d.choice(

@@ -3,7 +3,7 @@
 What is held out here is the wording: each fact is learnt, some of the ways to ask for it are not.
 """
 
-from .item import Item
+from .item import Item, Retry
 from .lexicon import ADJECTIVES, NOUNS, VERBS
 
 CAPITALS = """France/Frankreich Paris/Paris; Germany/Deutschland Berlin/Berlin; Italy/Italien Rome/Rom; Spain/Spanien Madrid/Madrid;
@@ -164,7 +164,7 @@ def _worded(d, kind, key, wordings):
     if i:
         d.claim("fact", kind, key, i)
     elif d.held:
-        d.claim("fact", kind, key, "never")
+        raise Retry
     return wordings[i]
 
 

@@ -17,17 +17,17 @@ ITEMS = {
     "json": structured.structured,
 }
 WEIGHTS = {
-    "arithmetic": 28,
-    "conversion": 10,
-    "spelling": 7,
-    "counting": 8,
-    "sorting": 9,
-    "copy": 4,
-    "facts": 16,
-    "talk": 7,
+    "arithmetic": 30,
+    "conversion": 11,
+    "spelling": 12,
+    "counting": 10,
+    "sorting": 10,
+    "copy": 5,
+    "facts": 14,
+    "talk": 9,
     "unknown": 4,
     "json": 9,
-    "lookup": 10,
+    "lookup": 12,
     "tools": 13,
     "memory": 2,
 }
@@ -170,10 +170,14 @@ def some(ask, d):
 
 
 def lookup_chat(d, size, questions):
-    """A context of about `size` tokens with several questions, the first in the same turn."""
+    """A context of about `size` tokens with up to `questions` different questions, the first in the same turn."""
     ql, al, long, system = manners(d)
     text, ask = lookup.context(d, ql, al, size)
-    asked = [some(ask, d) for _ in range(questions)]
+    asked = {}
+    for _ in range(questions):
+        item = some(ask, d)
+        asked.setdefault(item.thought, item)  # an answer that stands further up needs no look-up
+    asked = list(asked.values())
     turns = []
     inside = d.chance(0.2)
     if inside:
@@ -219,7 +223,8 @@ def short_chat(d, ability=None, single=False):
     """A conversation of the short kind, one to four questions."""
     ability = ability or d.choices(_NAMES, _SHARES)[0]
     if ability == "lookup":
-        return lookup_chat(d, d.choice((40, 80, 150, 300, 600, 1000)), 1 if single else d.randint(1, 6))
+        size = d.choice((40, 80, 150, 300, 600, 1000) if d.held else (40, 80, 150, 300, 600, 1000, 1500))
+        return lookup_chat(d, size, 1 if single else d.randint(1, 5 + size // 50))
     if ability == "memory":
         return memory_chat(d)
     ql, al, long, system = manners(d)
@@ -239,9 +244,8 @@ def short_chat(d, ability=None, single=False):
 
 
 def long_chat(d, longest):
-    """A look-up over a long context. `longest` bounds its size in tokens."""
-    size = int(d.choice((0.25, 0.4, 0.6, 0.8, 0.95)) * longest)
-    return lookup_chat(d, size, d.randint(4, 16))
+    """Look-ups in a long context. Contexts have about 0.7 times the wanted size, and some are longer than `longest`."""
+    return lookup_chat(d, int((0.25 + d.random()) * longest), d.randint(8, 56))
 
 
 def draw_short(rng, held=False, ability=None, single=False):

@@ -1,7 +1,8 @@
 """Small talk about what lily-nano is, and the answer to what it does not know."""
 
-from .item import Item
+from .item import Item, Retry
 from .lexicon import CITIES, NAMES, SURNAMES, invented
+from .wordings import MORE
 
 # English questions | German questions | short answers en | de | longer answers en | de
 TALK = [
@@ -244,14 +245,16 @@ def _variants(d, text):
 
 
 def talk(d, ql, al):
-    row = d.choice(TALK)
-    questions = row[ql == "de"]
+    """What is held out is the wording; the first of a row and single words are always learnt."""
+    at = d.randint(0, len(TALK) - 1)
+    row = TALK[at]
+    questions = row[ql == "de"] + MORE[at][ql == "de"]
     i = d.randint(0, len(questions) - 1)
     q = questions[i]
-    if i:
-        d.claim("talk", q)
+    if i and " " in q:
+        d.claim("talk", q.lower().rstrip("?!."))
     elif d.held:
-        d.claim("never", q)
+        raise Retry
     if d.chance(0.15):
         q = {"en": "Hello! ", "de": "Hallo! "}[ql] + q
     j = al == "de"

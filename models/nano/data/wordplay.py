@@ -1,19 +1,30 @@
 """Spelling, counting, sorting, copying: what can be done with the words of the question."""
 
+import re
+
+from .facts import DEFINITIONS, MORE
 from .item import Item
-from .lexicon import NAMES, WORDS, WORDS_DE, code, invented
+from .lexicon import CITIES, NAMES, SURNAMES, WORDS, WORDS_DE, code, invented
+
+# All words that the facts are made of, and names: letters of many pieces of text have to be known for spelling.
+OTHERS = sorted({*re.findall(r"[A-Za-zÄÖÜäöüß]{2,}", DEFINITIONS + MORE), *NAMES, *SURNAMES, *CITIES})
 
 
 def a_word(d, ql):
-    if d.chance(0.35):
+    kind = d.random()
+    if kind < 0.35:
         return invented(d)
-    return d.choice(WORDS if ql == "en" else WORDS_DE)
+    if kind < 0.5:
+        w = d.choice(OTHERS)
+        return w.lower() if d.chance(0.3) else w
+    w = d.choice(WORDS if ql == "en" else WORDS_DE)
+    return w.capitalize() if ql == "en" and d.chance(0.15) else w
 
 
 def spell(d, ql, al):
     w = a_word(d, ql)
     kind = d.choices(["spell", "reverse", "ends", "upper"], [55, 15, 20, 10])[0]
-    d.claim("spell", w.lower())
+    d.claim("spell", kind, w.lower())
     letters = "-".join(w)
     quote = d.choice(["'{w}'", '"{w}"', "{w}", "the word {w}" if ql == "en" else "das Wort {w}"]).format(w=w)
     if kind == "spell":
@@ -30,7 +41,11 @@ def spell(d, ql, al):
             }[ql]
         )
         return Item(
-            q.format(w=quote), letters, f"{w}: {letters}." if al == "en" else f"{w}: {letters}.", f"{w}.", gold=letters
+            q.format(w=quote).replace("von das Wort", "vom Wort"),
+            letters,
+            f"{w}: {letters}." if al == "en" else f"{w}: {letters}.",
+            f"{w}.",
+            gold=letters,
         )
     if kind == "reverse":
         q = d.choice(
@@ -55,8 +70,10 @@ def spell(d, ql, al):
             p="first" if first else "last", v="begin" if first else "end", w=quote
         )
     else:
-        q = d.choice(["Was ist der {p} Buchstabe von {w}?", "Mit welchem Buchstaben {v} {w}?"]).format(
-            p="erste" if first else "letzte", v="beginnt" if first else "endet", w=quote
+        q = (
+            d.choice(["Was ist der {p} Buchstabe von {w}?", "Mit welchem Buchstaben {v} {w}?"])
+            .format(p="erste" if first else "letzte", v="beginnt" if first else "endet", w=quote)
+            .replace("von das Wort", "vom Wort")
         )
     long = (
         f"The {'first' if first else 'last'} letter is {letter}."

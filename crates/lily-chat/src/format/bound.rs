@@ -17,6 +17,16 @@ pub struct Bound {
     call: Option<Matcher>,
     /// Nothing has come yet.
     fresh: bool,
+    unkept: Arc<[Unkept]>,
+}
+
+/// A keyword of a tool's schema that the calls of a reply do not keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unkept {
+    /// Which of the tools.
+    pub tool: usize,
+    /// Where in its schema, such as `.properties.a.not`; empty for parts that nobody looked at.
+    pub place: String,
 }
 
 /// What the text outside of calls may be.
@@ -33,7 +43,17 @@ pub(crate) enum Text {
 
 impl Bound {
     pub(crate) fn new(vocabulary: Arc<Vocabulary>, text: Text, calls: Option<Matcher>) -> Self {
-        Self { vocabulary, text, calls, call: None, fresh: true }
+        Self { vocabulary, text, calls, call: None, fresh: true, unkept: Arc::default() }
+    }
+
+    /// The same, with what it does not keep.
+    pub(crate) fn with_unkept(self, unkept: Vec<Unkept>) -> Self {
+        Self { unkept: unkept.into(), ..self }
+    }
+
+    /// What forced calls do not keep of their tools' schemas.
+    pub fn unkept(&self) -> &[Unkept] {
+        &self.unkept
     }
 
     /// Whether all of the answer is bound, from its beginning on.
@@ -47,7 +67,7 @@ impl Bound {
 }
 
 /// Ids that a grammar allows next; once it is at its end, those that end the text.
-fn allowed(
+pub(crate) fn allowed(
     matcher: &mut Matcher,
     stop_ids: &[u32],
     mask: &mut TokenMask,
@@ -146,6 +166,7 @@ impl Clone for Bound {
             calls: self.calls.as_ref().map(Matcher::deep_clone),
             call: self.call.as_ref().map(Matcher::deep_clone),
             fresh: self.fresh,
+            unkept: Arc::clone(&self.unkept),
         }
     }
 }

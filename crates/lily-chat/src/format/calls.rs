@@ -19,7 +19,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::FormatError;
-use super::parameters::{Parameter, Parameters, ValueRule};
+use super::parameters::{Parameter, Parameters, Rules, ValueRule};
 use super::tags;
 use super::vocabulary::{CALL, Vocabulary};
 use crate::parser::ToolSpec;
@@ -45,9 +45,15 @@ pub(crate) enum Calls {
     SeveralBehindTag,
 }
 
-/// The text of a grammar for calls of tools, one at least, each with whether it is strict.
+/// A tool and what its calls keep of its schema.
+pub(crate) struct Callable<'a> {
+    pub tool: &'a ToolSpec,
+    pub parameters: Parameters,
+}
+
+/// The text of a grammar for calls of tools, one at least.
 pub(crate) fn grammar(
-    tools: &[(&ToolSpec, bool)],
+    tools: &[Callable<'_>],
     calls: Calls,
     vocabulary: &Vocabulary,
 ) -> Result<String, FormatError> {
@@ -65,9 +71,8 @@ pub(crate) fn grammar(
     let names: Vec<String> = (0..tools.len()).map(|index| format!("f{index}")).collect();
     let mut text =
         format!("start: {start}\nrest: \"\\n\" ({}) \"\\n\" {close}\n", names.join(" | "));
-    let mut writer = Writer { text: &mut text, has_text: false, strict: false };
-    for (index, &(tool, strict)) in tools.iter().enumerate() {
-        writer.strict = strict;
+    let mut writer = Writer { text: &mut text, has_text: false };
+    for (index, tool) in tools.iter().enumerate() {
         writer.function(index, tool)?;
     }
     Ok(text)
@@ -77,41 +82,50 @@ struct Writer<'a> {
     text: &'a mut String,
     /// Whether the terminal of free text is there.
     has_text: bool,
-    /// Whether the tool at hand is.
-    strict: bool,
 }
 
 impl Writer<'_> {
-    fn function(&mut self, index: usize, tool: &ToolSpec) -> Result<(), FormatError> {
+    fn function(&mut self, index: usize, callable: &Callable<'_>) -> Result<(), FormatError> {
+        let Callable { tool, parameters } = callable;
         let refuse = |place: &str, reason: &str| {
             Err(FormatError::Tool { tool: index, place: place.into(), reason: reason.into() })
         };
         if !is_name(&tool.name) {
             return refuse("", "its name is too long for a call that is forced");
         }
-        let parameters = Parameters::of(&tool.parameters);
         let mut body = String::new();
         let mut rules = String::new();
-        match &parameters {
-            Parameters::Free(rule) => {
+        match &parameters.rules {
+            Rules::Free(rule) => {
+                if matches!(rule, ValueRule::Never) {
+                    return refuse(
+                        ".additionalProperties",
+                        "no value of it can be written in a call",
+                    );
+                }
                 self.value(&mut rules, &format!("v{index}"), rule);
                 let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
                 let _ = write!(body, " (\"{key}\" v{index}){{0,{MOST_FREE}}}");
             }
-            Parameters::Named(named) => {
-                for (place, Parameter { key, required, rule }) in named.iter().enumerate() {
-                    if !is_name(key) {
-                        if *required {
-                            return refuse(key, "its name cannot be written in a call");
-                        }
-                        continue;
+            Rules::Named(named) => {
+                for (number, parameter) in named.iter().enumerate() {
+                    let Parameter { key, place, required, rule } = parameter;
+                    let fault = match rule {
+                        _ if !is_name(key) => Some("its name cannot be written in a call"),
+                        ValueRule::Never => Some("no value of it can be written in a call"),
+                        _ => None,
+                    };
+                    match fault {
+                        Some(fault) if *required => return refuse(place, fault),
+                        Some(_) => continue,
+                        None => {}
                     }
-                    let name = format!("p{index}x{place}");
+                    let name = format!("p{index}x{number}");
                     let option = if *required { "" } else { "?" };
                     let _ = write!(body, " {name}{option}");
                     let head = literal(&format!("<parameter={key}>\n"));
-                    let _ = writeln!(rules, "{name}: {head} v{index}x{place}");
-                    self.value(&mut rules, &format!("v{index}x{place}"), rule);
+                    let _ = writeln!(rules, "{name}: {head} v{index}x{number}");
+                    self.value(&mut rules, &format!("v{index}x{number}"), rule);
                 }
             }
         }
@@ -125,7 +139,7 @@ impl Writer<'_> {
     fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
         const CLOSE: &str = "\"\\n</parameter>\\n\"";
         let _ = match rule {
-            ValueRule::Text(patterns) => {
+            ValueRule::Text { patterns, or_null } => {
                 if !std::mem::replace(&mut self.has_text, true) {
                     let _ = writeln!(rules, "TEXT: {}", up_to_close());
                 }
@@ -137,20 +151,24 @@ impl Writer<'_> {
                     for pattern in patterns {
                         let _ = write!(rules, "/{pattern}\\n<\\/parameter>/ & ");
                     }
-                    writeln!(rules, "TEXT\n{name}: {terminal} \"\\n\"")
+                    let null =
+                        if *or_null { format!(" | \"null\" {CLOSE}") } else { String::new() };
+                    writeln!(rules, "TEXT\n{name}: {terminal} \"\\n\"{null}")
                 }
             }
             ValueRule::Listed(values) => {
                 let values: Vec<String> = values.iter().map(|value| literal(value)).collect();
                 writeln!(rules, "{name}: ({}) {CLOSE}", values.join(" | "))
             }
-            ValueRule::Json(schema) => {
+            ValueRule::Json { schema, lenient } => {
                 writeln!(
                     rules,
                     "{name}j: %json {}\n{name}: {name}j {CLOSE}",
-                    as_printed(schema, !self.strict)
+                    as_printed(schema, *lenient)
                 )
             }
+            // Such a parameter is not written.
+            ValueRule::Never => Ok(()),
         };
     }
 }
@@ -163,7 +181,7 @@ fn up_to_close() -> String {
 }
 
 /// A schema whose values have the white space of a template's JSON.
-fn as_printed(schema: &Value, lenient: bool) -> Value {
+pub(crate) fn as_printed(schema: &Value, lenient: bool) -> Value {
     let mut schema = match schema {
         Value::Object(schema) => schema.clone(),
         other => {

@@ -1,22 +1,32 @@
-//! What a tool's schema says about the values of a call.
+//! What a tool's schema says about the values of a call, and what of it a call does not keep.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::pattern;
+use super::strings::{Strings, list, target};
+use super::words::{Word, subject};
 use crate::parser::schema::Types;
 
 /// Subschemas that are looked at for one tool: a bound for references that multiply.
 const BUDGET: usize = 4096;
-/// Most values that are listed one by one.
-const MOST_LISTED: usize = 1024;
 /// Where a schema keeps itself when one of its parts stands alone.
-const ROOT: &str = "lily";
+pub(crate) const ROOT: &str = "lily";
+
+/// Where the rule of names stands that nobody has thought of.
+const FREE: &str = ".additionalProperties";
+
+/// What a schema says about the parameters of a tool.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Parameters {
+    pub rules: Rules,
+    /// Keywords that a call does not keep, by their places, such as `.properties.a.not`.
+    pub unkept: Vec<String>,
+}
 
 /// Parameters of a tool.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Parameters {
+pub(crate) enum Rules {
     /// The schema names none, and allows any.
     Free(ValueRule),
     /// In the order of the schema.
@@ -27,6 +37,8 @@ pub(crate) enum Parameters {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Parameter {
     pub key: String,
+    /// Where the schema speaks of it.
+    pub place: String,
     pub required: bool,
     pub rule: ValueRule,
 }
@@ -35,166 +47,212 @@ pub(crate) struct Parameter {
 #[derive(Debug, PartialEq)]
 pub(crate) enum ValueRule {
     /// Text, printed as it is, that matches all of these patterns.
-    Text(Vec<String>),
+    Text {
+        patterns: Vec<String>,
+        /// Or `null`.
+        or_null: bool,
+    },
     /// One of these, as they are printed.
     Listed(Vec<String>),
     /// JSON of a schema.
-    Json(Value),
+    Json {
+        schema: Value,
+        /// Keywords that are not supported are left out.
+        lenient: bool,
+    },
+    /// There is no value that a call could give.
+    Never,
+}
+
+/// A property and what leads to it.
+struct Property<'a> {
+    key: &'a String,
+    schema: &'a Value,
+    place: String,
 }
 
 impl Parameters {
     /// Parameters by the schema of a tool, null if it has none.
     pub fn of(schema: &Value) -> Self {
-        let mut reader = Reader { root: schema, budget: BUDGET };
-        let mut all: Vec<(&String, &Value)> = Vec::new();
-        let mut required = HashSet::new();
-        reader.collect(schema, &mut all, &mut required, &mut Vec::new());
-        if all.is_empty() {
-            let other = schema.get("additionalProperties");
-            return match other {
-                _ if schema.is_null() => Self::Named(Vec::new()),
-                Some(Value::Bool(false)) => Self::Named(Vec::new()),
-                Some(other @ Value::Object(_)) => Self::Free(reader.rule(other, other)),
-                _ => Self::Free(ValueRule::Text(Vec::new())),
-            };
-        }
-        let mut seen = HashSet::new();
-        all.retain(|(key, _)| seen.insert(*key));
-        let named = all.into_iter().map(|(key, value)| Parameter {
-            key: key.clone(),
-            required: required.contains(key.as_str()),
-            rule: reader.argument(key, value),
-        });
-        Self::Named(named.collect())
+        let mut reader = Reader { root: schema, strings: Strings::new(schema, BUDGET) };
+        let mut found = Found::default();
+        reader.collect(schema, "", &mut found, &mut Vec::new());
+        let rules = match found.properties.is_empty() {
+            true => reader.free(schema, &found),
+            false => reader.named(&found),
+        };
+        Self { rules, unkept: reader.strings.unkept }
     }
+}
+
+impl Parameters {
+    /// Rules of values with their places.
+    pub fn values(&self) -> impl Iterator<Item = (&str, &ValueRule)> {
+        let (free, named) = match &self.rules {
+            Rules::Free(rule) => (Some(rule), None),
+            Rules::Named(named) => (None, Some(named)),
+        };
+        let named = named.into_iter().flatten().map(|one| (one.place.as_str(), &one.rule));
+        free.map(|rule| (FREE, rule)).into_iter().chain(named)
+    }
+
+    /// The same, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut ValueRule)> {
+        let (free, named) = match &mut self.rules {
+            Rules::Free(rule) => (Some(rule), None),
+            Rules::Named(named) => (None, Some(named)),
+        };
+        let named = named.into_iter().flatten().map(|one| (one.place.as_str(), &mut one.rule));
+        free.map(|rule| (FREE, rule)).into_iter().chain(named)
+    }
+}
+
+/// What an object schema is made of.
+#[derive(Default)]
+struct Found<'a> {
+    properties: Vec<Property<'a>>,
+    required: HashSet<&'a str>,
+    /// Bounds on the number of properties, with their places.
+    at_least: Vec<(u64, String)>,
+    at_most: Vec<(u64, String)>,
 }
 
 struct Reader<'a> {
     root: &'a Value,
-    budget: usize,
+    strings: Strings<'a>,
 }
 
 impl<'a> Reader<'a> {
-    /// Properties of an object schema and of what it is made of.
+    /// Properties of an object schema and of what it is made of; notes what is not kept.
     fn collect(
         &mut self,
         schema: &'a Value,
-        all: &mut Vec<(&'a String, &'a Value)>,
-        required: &mut HashSet<&'a str>,
+        place: &str,
+        found: &mut Found<'a>,
         followed: &mut Vec<&'a str>,
     ) {
-        let Some(schema) = self.enter(schema) else { return };
-        let properties = schema.get("properties").and_then(Value::as_object);
-        all.extend(properties.into_iter().flatten());
-        required.extend(texts(schema, "required"));
-        if let Some((pointer, target)) = self.target(schema)
-            && !followed.contains(&pointer)
-        {
-            followed.push(pointer);
-            self.collect(target, all, required, followed);
-            followed.pop();
-        }
-        for member in list(schema, "allOf") {
-            self.collect(member, all, required, followed);
-        }
-        // One of these holds, and nobody knows which: nothing in them is required.
-        for word in ["anyOf", "oneOf"] {
-            for member in list(schema, word) {
-                self.collect(member, all, &mut HashSet::new(), followed);
+        let Some(schema) = self.strings.enter(schema) else { return };
+        for (word, value) in schema {
+            let here = format!("{place}.{word}");
+            let is_kept = match word.as_str() {
+                "properties" => {
+                    let all = value.as_object().into_iter().flatten();
+                    found.properties.extend(all.map(|(key, schema)| Property {
+                        key,
+                        schema,
+                        place: format!("{here}.{key}"),
+                    }));
+                    true
+                }
+                "required" => {
+                    found.required.extend(list(schema, word).filter_map(Value::as_str));
+                    true
+                }
+                "type" => value == "object" || list(schema, word).any(|name| name == "object"),
+                "minProperties" => {
+                    found.at_least.extend(value.as_u64().map(|number| (number, here.clone())));
+                    value.is_u64()
+                }
+                "maxProperties" => {
+                    found.at_most.extend(value.as_u64().map(|number| (number, here.clone())));
+                    value.is_u64()
+                }
+                // A call has the parameters of the schema and no others.
+                "additionalProperties" | "unevaluatedProperties" => true,
+                "allOf" => {
+                    for (index, member) in list(schema, word).enumerate() {
+                        self.collect(member, &format!("{here}[{index}]"), found, followed);
+                    }
+                    true
+                }
+                // One of these holds, and nobody knows which: nothing in them is required.
+                "anyOf" | "oneOf" => {
+                    let mut optional = Found::default();
+                    for (index, member) in list(schema, word).enumerate() {
+                        let place = format!("{here}[{index}]");
+                        self.collect(member, &place, &mut optional, followed);
+                    }
+                    found.properties.append(&mut optional.properties);
+                    false
+                }
+                "$ref" => match target(self.root, schema) {
+                    Some((pointer, target)) if !followed.contains(&pointer) => {
+                        followed.push(pointer);
+                        self.collect(target, &pointer.replace('/', "."), found, followed);
+                        followed.pop();
+                        true
+                    }
+                    Some(_) => true,
+                    None => false,
+                },
+                word => !matches!(subject(word), Word::Objects | Word::Any),
+            };
+            if !is_kept {
+                self.strings.unkept.push(here);
             }
         }
     }
 
-    fn argument(&mut self, key: &str, schema: &'a Value) -> ValueRule {
-        match Types::of_argument(self.root, key) {
-            types if types == Types::STRING => self.text(schema),
-            types => self.typed(types, schema),
-        }
-    }
-
-    /// The rule of a value that has no name.
-    fn rule(&mut self, schema: &'a Value, additional: &'a Value) -> ValueRule {
-        // What the parser makes of a name that nobody has thought of.
-        let types = Types::of_argument(&json!({ "additionalProperties": additional }), "");
-        if types == Types::STRING { self.text(schema) } else { self.typed(types, schema) }
-    }
-
-    fn typed(&mut self, types: Types, schema: &'a Value) -> ValueRule {
-        if !types.has(Types::STRING) {
-            return ValueRule::Json(self.alone(schema));
-        }
-        // Text may be anything, so only a list of values says more.
-        match self.listed(schema, &mut Vec::new()) {
-            Some(listed) => ValueRule::Listed(listed),
-            None => ValueRule::Text(Vec::new()),
-        }
-    }
-
-    fn text(&mut self, schema: &'a Value) -> ValueRule {
-        if let Some(listed) = self.listed(schema, &mut Vec::new()) {
-            return ValueRule::Listed(listed);
-        }
-        let schema = self.resolved(schema);
-        let length = |word: &str| schema.get(word).and_then(Value::as_u64);
-        let (least, most) = (length("minLength"), length("maxLength"));
-        let pattern = schema.get("pattern").and_then(Value::as_str).and_then(pattern::whole);
-        let lengths = (least.unwrap_or(0) > 0 || most.is_some()).then(|| {
-            let most = most.map_or(String::new(), |most| most.to_string());
-            format!("(?s:.{{{},{most}}})", least.unwrap_or(0))
-        });
-        ValueRule::Text(pattern.into_iter().chain(lengths).collect())
-    }
-
-    /// All values, if the schema lists them: as they are printed.
-    fn listed(&mut self, schema: &'a Value, followed: &mut Vec<&'a str>) -> Option<Vec<String>> {
-        let schema = self.enter(schema)?;
-        let printed = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
+    /// Any names, with values that the schema has for those that nobody has thought of.
+    fn free(&mut self, schema: &'a Value, found: &Found<'a>) -> Rules {
+        self.unkept(found.at_least.iter().filter(|(number, _)| *number > 0));
+        let other = schema.get("additionalProperties");
+        let rule = match other {
+            _ if schema.is_null() => return Rules::Named(Vec::new()),
+            Some(Value::Bool(false)) => return Rules::Named(Vec::new()),
+            Some(other @ Value::Object(_)) => {
+                // What the parser makes of such a name.
+                let types = Types::of_argument(&json!({ "additionalProperties": other }), "");
+                self.rule(types, other, FREE)
+            }
+            _ => ValueRule::Text { patterns: Vec::new(), or_null: false },
         };
-        let mut found: Vec<String> = Vec::new();
-        if let Some(value) = schema.get("const") {
-            found.push(printed(value));
-        } else if let Some(values) = schema.get("enum").and_then(Value::as_array) {
-            found.extend(values.iter().map(printed));
-        } else if schema.get("type").and_then(Value::as_str) == Some("null") {
-            found.push("null".into());
-        } else if let Some((pointer, target)) = self.target(schema) {
-            if followed.contains(&pointer) {
-                return None;
-            }
-            followed.push(pointer);
-            let listed = self.listed(target, followed);
-            followed.pop();
-            found.extend(listed?);
-        } else {
-            let members = ["anyOf", "oneOf"].into_iter().find_map(|word| schema.get(word));
-            for member in members?.as_array()? {
-                found.extend(self.listed(member, followed)?);
-            }
+        self.unkept(found.at_most.iter());
+        if !found.required.is_empty() {
+            self.strings.unkept.push(".required".into());
         }
-        if schema.get("nullable") == Some(&Value::Bool(true)) {
-            found.push("null".into());
+        Rules::Free(rule)
+    }
+
+    fn named(&mut self, found: &Found<'a>) -> Rules {
+        let mut first: HashMap<&str, &Value> = HashMap::new();
+        let mut named = Vec::new();
+        for Property { key, schema, place } in &found.properties {
+            match first.get(key.as_str()) {
+                None => drop(first.insert(key, schema)),
+                // The first of them is kept.
+                Some(earlier) => {
+                    if earlier != schema {
+                        self.strings.unkept.push(place.clone());
+                    }
+                    continue;
+                }
+            }
+            let rule = match schema {
+                Value::Bool(false) => ValueRule::Never,
+                schema => self.rule(Types::of_argument(self.root, key), schema, place),
+            };
+            let required = found.required.contains(key.as_str());
+            named.push(Parameter { key: (*key).clone(), place: place.clone(), required, rule });
         }
-        let has_tag = |text: &String| text.contains("</parameter") || text.contains("tool_call>");
-        let fits = !found.is_empty() && found.len() <= MOST_LISTED && !found.iter().any(has_tag);
-        fits.then_some(found)
+        let sure = named.iter().filter(|parameter| parameter.required).count() as u64;
+        self.unkept(found.at_least.iter().filter(|(number, _)| *number > sure));
+        self.unkept(found.at_most.iter().filter(|(number, _)| *number < named.len() as u64));
+        if found.required.iter().any(|name| !first.contains_key(name)) {
+            self.strings.unkept.push(".required".into());
+        }
+        Rules::Named(named)
     }
 
-    /// What a reference leads to.
-    fn resolved(&self, schema: &'a Value) -> &'a Value {
-        let target = schema.as_object().and_then(|schema| self.target(schema));
-        target.map_or(schema, |(_, target)| target)
+    fn unkept<'b>(&mut self, bounds: impl Iterator<Item = &'b (u64, String)>) {
+        self.strings.unkept.extend(bounds.map(|(_, place)| place.clone()));
     }
 
-    fn target(&self, schema: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
-        let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
-        Some((pointer, self.root.pointer(pointer)?))
-    }
-
-    fn enter(&mut self, schema: &'a Value) -> Option<&'a Map<String, Value>> {
-        self.budget = self.budget.checked_sub(1)?;
-        schema.as_object()
+    fn rule(&mut self, types: Types, schema: &'a Value, place: &str) -> ValueRule {
+        match types.has(Types::STRING) {
+            true => self.strings.rule(types, schema, place),
+            false => ValueRule::Json { schema: self.alone(schema), lenient: false },
+        }
     }
 
     /// A part that means the same without the rest.
@@ -223,17 +281,9 @@ fn moved(schema: &Value) -> Value {
                 }
                 _ => (key.clone(), moved(value)),
             };
-            Value::Object(members.iter().map(member).collect())
+            Value::Object(members.iter().map(member).collect::<Map<_, _>>())
         }
         Value::Array(items) => Value::Array(items.iter().map(moved).collect()),
         other => other.clone(),
     }
-}
-
-fn list<'a>(schema: &'a Map<String, Value>, word: &str) -> impl Iterator<Item = &'a Value> {
-    schema.get(word).and_then(Value::as_array).into_iter().flatten()
-}
-
-fn texts<'a>(schema: &'a Map<String, Value>, word: &str) -> impl Iterator<Item = &'a str> {
-    list(schema, word).filter_map(Value::as_str)
 }

@@ -3,8 +3,12 @@
 use llguidance::regex_to_lark;
 
 /// An expression for the texts in which a pattern of JSON schema is found, as grammars write it
-/// between slashes. `None` for a pattern whose alternatives have anchors of their own.
+/// between slashes. `None` for a pattern whose alternatives have anchors of their own, and for one
+/// that ends in the middle of an escape.
 pub(crate) fn whole(pattern: &str) -> Option<String> {
+    if ends_escaped(pattern) {
+        return None;
+    }
     let (head, pattern) = match pattern.strip_prefix('^') {
         Some(rest) => ("", rest),
         None => ("(?s:.*)", pattern),
@@ -20,7 +24,8 @@ pub(crate) fn whole(pattern: &str) -> Option<String> {
     Some(format!("{head}({}){tail}", regex_to_lark(pattern, "dw")))
 }
 
-fn ends_escaped(text: &str) -> bool {
+/// Whether the last character escapes one that is not there.
+pub(crate) fn ends_escaped(text: &str) -> bool {
     text.bytes().rev().take_while(|&b| b == b'\\').count() % 2 == 1
 }
 

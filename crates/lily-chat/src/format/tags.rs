@@ -33,10 +33,50 @@ fn escaped(c: char) -> String {
     }
 }
 
+/// Names between `<` and `>` in the text of a grammar, outside of its texts, expressions and
+/// comments: tokens.
+pub(crate) fn named_in(grammar: &str) -> impl Iterator<Item = &str> {
+    let mut rest = grammar;
+    std::iter::from_fn(move || {
+        loop {
+            let at = rest.find(['"', '/', '#', '<'])?;
+            let (kind, behind) = (rest.as_bytes()[at], &rest[at + 1..]);
+            let is_comment = kind == b'#' || kind == b'/' && behind.starts_with('/');
+            let end = match kind {
+                b'<' => behind.find('>'),
+                _ if is_comment => behind.find('\n'),
+                quote => closing(behind, quote),
+            };
+            let end = end.unwrap_or(behind.len());
+            rest = behind.get(end + 1..).unwrap_or("");
+            if kind == b'<' {
+                return Some(&behind[..end]);
+            }
+        }
+    })
+}
+
+/// Where a quote that is not escaped stands.
+fn closing(text: &str, quote: u8) -> Option<usize> {
+    let mut escaped = false;
+    text.bytes().position(|byte| {
+        let is_end = byte == quote && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        is_end
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use llguidance::derivre::Regex;
+
+    #[test]
+    fn tokens_of_a_grammar_are_found_outside_of_its_texts() {
+        let grammar = "start: \"<a> \\\" <b>\" <c> /<d>\\/<e>/ # <f>\n x: <[1-2,4]> // <g>\n<h";
+        let names: Vec<&str> = named_in(grammar).collect();
+        assert_eq!(names, ["c", "[1-2,4]", "h"]);
+    }
 
     #[test]
     fn a_text_matches_if_no_tag_is_in_it() {

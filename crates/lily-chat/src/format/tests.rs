@@ -254,6 +254,14 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         (json!({ "$ref": "https://example.com/other.json" }), ""),
         (json!({ "type": "string", "minLength": 3, "maxLength": 2 }), ""),
         (
+            json!({ "type": "array", "items": { "type": "string", "pattern": "a\\" } }),
+            ".items.pattern",
+        ),
+        (
+            json!({ "type": "object", "required": ["a"], "properties": { "a": { "$ref": "#" } } }),
+            "",
+        ),
+        (
             json!({ "$defs": { "x": { "uniqueItems": true, "type": "array" } },
             "properties": { "b": { "$ref": "#/$defs/x" } } }),
             ".$defs.x",
@@ -276,10 +284,18 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         Format::JsonSchema(
             json!({ "allOf": [{ "type": "integer", "multipleOf": 9973 }, { "multipleOf": 9967 }] }),
         ),
+        Format::Grammar(
+            "start: %json { \"allOf\": [{ \"type\": \"integer\", \"multipleOf\" : 9973 }, {\"multipleOf\":9967}] }".into(),
+        ),
         Format::Grammar("start: a::0x0\na::_ : \"x\" %if is_ones([0:4]) | a::incr(_)".into()),
         Format::Grammar(format!("start: {}", "(".repeat(100_000))),
         Format::Grammar(format!("A: {}/a/\nstart: A", "~".repeat(100_000))),
         Format::Regex("(".repeat(100_000)),
+        Format::Regex("ab\\".into()),
+        // Nothing fits them, which shows behind their first token only.
+        Format::Grammar("start: \"ab\" EMPTY\nEMPTY: /x/ & /y/\n".into()),
+        Format::Grammar("start: \"a\" (\"b\" | \"cc\") <|im_end|> \"d\"\n".into()),
+        Format::Regex("ab[^\\s\\S]".into()),
     ] {
         let (place, reason) = refusal(format);
         assert!(place.is_empty() && !reason.is_empty() && reason.len() < 1000, "{reason}");
@@ -305,4 +321,41 @@ fn r84_deep_and_recursive_schemas_are_kept_or_refused_but_never_endless() {
 #[test]
 fn a_vocabulary_without_an_end_has_no_formats() {
     assert!(matches!(Formats::new(&tokenizer(), &[]), Err(FormatError::Unavailable(_))));
+}
+
+#[test]
+fn a_grammar_that_asks_for_a_call_contradicts_their_prohibition() {
+    let formats = formats();
+    let call = tokenizer().id_of("<tool_call>").unwrap();
+    let bind = |grammar: &str, calls: CallRule| {
+        let format = Format::Grammar(grammar.into());
+        let rules = Rules { format: Some(&format), tools: &[], strict: &[], calls, parallel: true };
+        formats.bind(&rules).map(drop)
+    };
+    for grammar in [
+        "start: \"a\"? <tool_call>".to_owned(),
+        format!("start: \"a\" | <[{call}]>"),
+        format!("start: \"a\" | <[0-3,{}-{}]>", call - 1, call + 1),
+    ] {
+        assert!(
+            matches!(bind(&grammar, CallRule::Never), Err(FormatError::Refused { .. })),
+            "{grammar}"
+        );
+        assert_eq!(bind(&grammar, CallRule::Auto), Ok(()), "{grammar}");
+    }
+    // As a text it is none.
+    assert_eq!(bind("start: \"<tool_call>\" /<tool_call>/", CallRule::Never), Ok(()));
+}
+
+#[test]
+fn work_that_nobody_waits_for_ends() {
+    let patience = Patience::default();
+    patience.end();
+    let tools = [ToolSpec::new("t", Value::Null)];
+    let schema = Format::JsonSchema(json!({ "properties": { "a": { "not": {} } } }));
+    let formats = formats();
+    for (format, calls) in [(Some(&schema), CallRule::Auto), (None, CallRule::Required)] {
+        let rules = Rules { format, tools: &tools, strict: &[], calls, parallel: true };
+        assert_eq!(formats.bind_with(&rules, &patience).unwrap_err(), FormatError::GivenUp);
+    }
 }

@@ -64,6 +64,13 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {
     }
 }
 
+impl Vocabulary {
+    /// Tokens, those without a text counted.
+    pub fn len(&self) -> usize {
+        self.trie.vocab_size()
+    }
+}
+
 impl TokenizerEnv for Vocabulary {
     fn tok_trie(&self) -> &TokTrie {
         &self.trie

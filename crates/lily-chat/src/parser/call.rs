@@ -14,6 +14,8 @@
 //! text from the first closing tag on (the *chain*) waits: it is either the end of the value or a
 //! part of it.
 
+use std::collections::HashSet;
+
 use super::lexer::{Kind, Wanted};
 use super::value::ValueWriter;
 
@@ -98,7 +100,10 @@ pub struct Call {
     pub index: Option<usize>,
     /// Whole calls in front of it in the same thought.
     pub whole: usize,
-    pub arguments: usize,
+    /// Names of the arguments so far.
+    pub keys: HashSet<String>,
+    /// The open value has the name of an earlier one, which counts.
+    pub is_repeated: bool,
     pub value: Option<ValueWriter>,
     /// The value is written up to here.
     pub written: usize,
@@ -130,7 +135,8 @@ impl Call {
             tool: 0,
             index: None,
             whole: 0,
-            arguments: 0,
+            keys: HashSet::new(),
+            is_repeated: false,
             value: None,
             written: 0,
             chain: 0,
@@ -183,7 +189,6 @@ impl Call {
     pub fn open_value(&mut self, writer: ValueWriter, start: usize) {
         self.stage = Stage::Value;
         self.value = Some(writer);
-        self.arguments += 1;
         (self.written, self.chain) = (start, start);
         self.opening = true;
         (self.line_feed, self.at_line) = (None, true);
@@ -241,6 +246,11 @@ impl Call {
             Stage::Closed | Stage::Ended => by_model,
             Stage::Outer | Stage::Body | Stage::Value => false,
         }
+    }
+
+    /// Whether a line feed stands behind its last tag.
+    pub fn has_line_end(&self) -> bool {
+        !self.same_line
     }
 
     /// Behind its last tag, if that is `</function>` or `</tool_call>`.

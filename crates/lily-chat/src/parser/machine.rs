@@ -33,6 +33,8 @@ pub struct Machine {
     thought: Thought,
     answer: Answer,
     lines: Lines,
+    /// Line feeds behind the thought that are no part of the answer, at most.
+    seam: usize,
     /// The call that is being read, if the text is not plain.
     call: Option<Call>,
     out: Out,
@@ -71,6 +73,7 @@ impl Machine {
             part,
             thought: Thought::default(),
             lines: Lines::new(),
+            seam: usize::MAX,
             call: None,
             out: Out::default(),
             held: Out::default(),
@@ -80,6 +83,11 @@ impl Machine {
             finished: false,
             work: 0,
         }
+    }
+
+    /// Bounds the line feeds that are dropped behind the thought.
+    pub fn set_seam(&mut self, most: usize) {
+        self.seam = most;
     }
 
     pub fn push(&mut self, piece: &str) -> Events<'_> {
@@ -179,7 +187,7 @@ impl Machine {
         match (token.kind, token.tool) {
             (Kind::ThinkClose, _) => {
                 self.thought.drop_seam();
-                self.answer.begin();
+                self.answer.begin(self.seam);
                 self.part = Part::Answer;
                 self.lines = Lines::new();
             }
@@ -277,7 +285,7 @@ impl Machine {
     }
 
     fn write(&mut self, call: &Call, write: impl FnOnce(&mut String)) {
-        if let Some(index) = call.index {
+        if let Some(index) = call.index.filter(|_| !call.is_repeated) {
             self.sink(call.place).arguments(index, write);
         }
     }
@@ -288,12 +296,14 @@ impl Machine {
             Some(tool) => Types::of_argument(&tool.parameters, &key),
             None => Types::STRING,
         };
-        let separator = if call.arguments == 0 { "\"" } else { ",\"" };
+        let is_first = call.keys.is_empty();
+        call.is_repeated = call.keys.contains(&key);
         self.write(call, |json| {
-            json.push_str(separator);
+            json.push_str(if is_first { "\"" } else { ",\"" });
             escape(&key, json);
             json.push_str("\":");
         });
+        call.keys.insert(key);
         call.open_value(ValueWriter::new(types), token.end);
     }
 
@@ -305,6 +315,9 @@ impl Machine {
         let text = self.buffer.slice(call.written, end);
         self.work += text.len() as u64;
         call.written = end;
+        if call.is_repeated {
+            return;
+        }
         let sink = match call.place {
             Place::Answer => &mut self.out,
             Place::Bare | Place::Thought => &mut self.held,
@@ -324,6 +337,7 @@ impl Machine {
     /// Ends the events of a call.
     fn end_call(&mut self, mut call: Call, end: usize) {
         self.close_value(&mut call);
+        call.is_repeated = false;
         self.write(&call, |json| json.push('}'));
         if let Some(index) = call.index {
             self.sink(call.place).finished(index, call.start..end);
@@ -391,8 +405,10 @@ impl Machine {
             return End::Unfinished(None);
         };
         let end = self.buffer.end();
+        let by_model = ended == Ended::StopToken;
         let whole = match call.place {
-            Place::Bare => call.closed_at(),
+            // Behind the limit its last line might go on, and then it would be text.
+            Place::Bare => call.closed_at().filter(|_| by_model || call.has_line_end()),
             Place::Thought => call.closed_at().filter(|_| call.stage == Stage::Done),
             Place::Answer => None,
         };
@@ -412,7 +428,7 @@ impl Machine {
             }
             (Place::Answer, _) => {}
         }
-        if call.ends_whole(ended == Ended::StopToken) {
+        if call.ends_whole(by_model) {
             let end = call.closed_at().filter(|_| call.stage == Stage::Done).unwrap_or(end);
             self.finish_call(call, end);
             return End::Again;

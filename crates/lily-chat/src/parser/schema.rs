@@ -30,6 +30,11 @@ impl Types {
         self.0 & other.0 != 0
     }
 
+    /// Whether all of these types are among the others.
+    pub fn only(self, others: Types) -> bool {
+        self.0 & !others.0 == 0
+    }
+
     pub fn or(self, other: Types) -> Types {
         Types(self.0 | other.0)
     }

@@ -48,8 +48,8 @@ pub struct Answer {
 enum Seam {
     /// Nothing.
     None,
-    /// Line feeds: the thought ended here.
-    Thought,
+    /// So many line feeds at most: the thought ended here.
+    Thought(usize),
     /// Line feeds, and all of this white space if nothing else comes before the next call or the
     /// end: a call ended here.
     Call(String),
@@ -68,15 +68,17 @@ impl Answer {
         }
     }
 
-    /// The answer begins behind a thought.
-    pub fn begin(&mut self) {
-        self.seam = Seam::Thought;
+    /// The answer begins behind a thought, and behind at most `seam` line feeds.
+    pub fn begin(&mut self, seam: usize) {
+        self.seam = Seam::Thought(seam);
     }
 
     pub fn push(&mut self, mut text: &str, out: &mut Out) -> Stopped {
         if self.seam != Seam::None {
-            if self.seam == Seam::Thought {
-                text = text.trim_start_matches('\n');
+            if let Seam::Thought(left) = &mut self.seam {
+                let feeds = text.bytes().take_while(|&byte| byte == b'\n').take(*left).count();
+                *left -= feeds;
+                text = &text[feeds..];
             }
             if let Seam::Call(space) = &mut self.seam {
                 let body = text.trim_ascii_start();

@@ -6,7 +6,8 @@ use half::bf16;
 
 use super::prepared::{PreparedArgs, bind};
 use super::{RotaryArgs, blocks, score_scale};
-use crate::cpu::{CpuLaunch, Operand, SharedSlice, Simd};
+use crate::cpu::panel::{Panel, Turned, multiply_add, turn};
+use crate::cpu::{CpuLaunch, Element, Operand, SharedSlice, Simd};
 use crate::math::rms_scale;
 use crate::shape::StepArgs;
 
@@ -15,12 +16,9 @@ use crate::shape::StepArgs;
 pub(crate) const PIECE: usize = 32;
 
 /// An element type of the cache.
-pub(crate) trait CacheElement: Copy + 'static {
+pub(crate) trait CacheElement: Turned + Element + 'static {
     fn slice<'a>(operand: Operand<'a>) -> SharedSlice<'a, Self>;
     fn from_f32(v: f32) -> Self;
-    fn to_f32(self) -> f32;
-    fn dot(simd: Simd, q: &[f32], k: &[Self]) -> f32;
-    fn axpy(simd: Simd, alpha: f32, v: &[Self], out: &mut [f32]);
 }
 
 impl CacheElement for f32 {
@@ -33,15 +31,6 @@ impl CacheElement for f32 {
     fn from_f32(v: f32) -> Self {
         v
     }
-    fn to_f32(self) -> f32 {
-        self
-    }
-    fn dot(simd: Simd, q: &[f32], k: &[f32]) -> f32 {
-        simd.dot(q, k)
-    }
-    fn axpy(simd: Simd, alpha: f32, v: &[f32], out: &mut [f32]) {
-        simd.axpy(alpha, v, out);
-    }
 }
 
 impl CacheElement for bf16 {
@@ -53,15 +42,6 @@ impl CacheElement for bf16 {
     }
     fn from_f32(v: f32) -> Self {
         bf16::from_f32(v)
-    }
-    fn to_f32(self) -> f32 {
-        bf16::to_f32(self)
-    }
-    fn dot(simd: Simd, q: &[f32], k: &[bf16]) -> f32 {
-        simd.dot_bf16(q, k)
-    }
-    fn axpy(simd: Simd, alpha: f32, v: &[bf16], out: &mut [f32]) {
-        simd.axpy_bf16(alpha, v, out);
     }
 }
 
@@ -158,6 +138,10 @@ pub(crate) struct OnlineSoftmax<'a> {
     pub(crate) out: &'a mut [f32],
     /// Work space `[queries, PIECE]`.
     scores: &'a mut [f32],
+    /// Keys of a piece, turned, `[head_dim, PIECE]`.
+    keys: &'a mut [f32],
+    /// Values of a piece, widened, `[PIECE, head_dim]`.
+    values: &'a mut [f32],
 }
 
 impl<'a> OnlineSoftmax<'a> {
@@ -168,14 +152,17 @@ impl<'a> OnlineSoftmax<'a> {
         queries: usize,
         floats: &'a mut Vec<f32>,
     ) -> Self {
-        floats.resize(queries * (head_dim + PIECE + 2), 0.0);
+        floats.resize(queries * (head_dim + PIECE + 2) + 2 * PIECE * head_dim, 0.0);
         let (out, rest) = floats.split_at_mut(queries * head_dim);
         let (scores, rest) = rest.split_at_mut(queries * PIECE);
-        let (max, sum) = rest[..2 * queries].split_at_mut(queries);
+        let (max, rest) = rest.split_at_mut(queries);
+        let (sum, rest) = rest.split_at_mut(queries);
+        let (keys, rest) = rest.split_at_mut(PIECE * head_dim);
+        let values = &mut rest[..PIECE * head_dim];
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
         out.fill(0.0);
-        Self { simd, head_dim, max, sum, out, scores }
+        Self { simd, head_dim, max, sum, out, scores, keys, values }
     }
 
     /// Takes all keys of a range, each seen by every query.
@@ -204,37 +191,36 @@ impl<'a> OnlineSoftmax<'a> {
         values: &[T],
         visible: impl Fn(usize) -> usize,
     ) {
-        let dim = self.head_dim;
-        let scale = score_scale(dim);
-        for (j, key) in keys.chunks(dim).enumerate() {
-            for (i, query) in queries.chunks(dim).enumerate() {
-                if j < visible(i) {
-                    self.scores[i * PIECE + j] = T::dot(self.simd, query, key) * scale;
-                }
-            }
-        }
+        let (dim, n, simd) = (self.head_dim, keys.len() / self.head_dim, self.simd);
+        let (queries_n, scale) = (queries.len() / dim, score_scale(dim));
+        // Always a whole piece of keys, the missing ones zero: a score's bits do not depend on how many
+        // there are.
+        turn(simd, keys, (n, dim), (self.keys, PIECE));
+        simd.widen(values, self.values);
+        let scores = &mut self.scores[..queries_n * PIECE];
+        scores.fill(0.0);
+        let size = (queries_n, dim, PIECE);
+        multiply_add(simd, size, Panel::rows(queries, dim), (self.keys, PIECE), (scores, PIECE));
         for (i, out) in self.out.chunks_mut(dim).enumerate() {
-            let scores = &mut self.scores[i * PIECE..][..visible(i)];
+            let (scores, hidden) = scores[i * PIECE..][..PIECE].split_at_mut(visible(i));
+            simd.scale(scale, scores);
             let largest = scores.iter().copied().fold(self.max[i], f32::max);
             if largest > self.max[i] {
                 // The first piece finds zeros; after that the older part shrinks.
                 let shrink = (self.max[i] - largest).exp();
                 self.sum[i] *= shrink;
-                self.simd.scale(shrink, out);
+                simd.scale(shrink, out);
                 self.max[i] = largest;
             }
             for score in scores.iter_mut() {
-                *score = (*score - largest).exp();
-                self.sum[i] += *score;
+                *score -= largest;
             }
+            simd.exp(scores);
+            self.sum[i] += scores.iter().sum::<f32>();
+            hidden.fill(0.0);
         }
-        for (j, value) in values.chunks(dim).enumerate() {
-            for (i, out) in self.out.chunks_mut(dim).enumerate() {
-                if j < visible(i) {
-                    T::axpy(self.simd, self.scores[i * PIECE + j], value, out);
-                }
-            }
-        }
+        let size = (queries_n, n, dim);
+        multiply_add(simd, size, Panel::rows(scores, PIECE), (self.values, dim), (self.out, dim));
     }
 }
 

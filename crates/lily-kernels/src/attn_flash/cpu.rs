@@ -8,9 +8,9 @@ use crate::attention::cpu::{Cache, CacheElement, OnlineSoftmax, PIECE, is_bf16};
 use crate::cpu::{CpuLaunch, Scratch};
 use crate::math::sigmoid;
 
-/// Tokens of one tile: with 8 heads of 256 their queries and outputs take 64 KB, and a piece of keys
-/// and values as much.
-const TILE_TOKENS: usize = 4;
+/// Tokens of one tile: with 8 heads of 256 their queries and outputs take 128 KB, a piece of keys and
+/// values 64 KB; all of it lies in the second-level cache.
+const TILE_TOKENS: usize = 8;
 
 pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
     let a: Args = l.args();
@@ -44,9 +44,8 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
     let heads_at = |row: usize| (row * a.q_heads as usize + first_head) * dim;
 
     let Scratch { floats, more, .. } = scratch;
-    more.resize((queries + 2 * PIECE) * dim, 0.0);
-    let (q, rest) = more.split_at_mut(queries * dim);
-    let (k, v) = rest[..2 * PIECE * dim].split_at_mut(PIECE * dim);
+    more.resize(queries * dim, 0.0);
+    let q = &mut more[..queries * dim];
     for (q, row) in q.chunks_mut(group * dim).zip(tokens.iter()) {
         // SAFETY: the launch does not write the queries.
         q.copy_from_slice(unsafe {
@@ -60,11 +59,8 @@ fn run_for<T: CacheElement>(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratc
         let n = PIECE.min(end - start);
         // SAFETY: the launch does not write the cache.
         let (keys, values) = unsafe { cache.rows(start..start + n) };
-        k.iter_mut().zip(keys).for_each(|(to, from)| *to = from.to_f32());
-        v.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
-        softmax.absorb(q, &k[..n * dim], &v[..n * dim], |i| {
-            (first_length + i / group).saturating_sub(start).min(n)
-        });
+        softmax
+            .absorb(q, keys, values, |i| (first_length + i / group).saturating_sub(start).min(n));
     }
     for (t, row) in tokens.iter().enumerate() {
         let span = heads_at(row)..heads_at(row) + group * dim;

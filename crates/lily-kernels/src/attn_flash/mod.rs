@@ -21,7 +21,7 @@ use crate::access;
 use crate::attention;
 use crate::cpu::CpuFace;
 use crate::gpu::{Entry, Family, GpuFace, GpuLaunch, MslStruct, Products, Unsupported, msl_struct};
-use crate::shape::{LaunchContext, StepArgs};
+use crate::shape::{LaunchContext, ModelShape, StepArgs};
 use crate::table::Kernel;
 
 /// Table entry.
@@ -86,6 +86,11 @@ pub struct Buffers {
     pub att: BufferId,
 }
 
+/// Arithmetic operations of a token for each key that it sees: a product with the key, and one with the value.
+pub fn flops_per_key(shape: &ModelShape) -> u64 {
+    4 * shape.q_width() as u64
+}
+
 /// Records the launch.
 pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
     let shape = cx.shape;
@@ -104,7 +109,7 @@ pub fn launch(cx: &LaunchContext<'_>, buffers: Buffers) -> Launch {
         Binding::read("v", buffers.v, attention::keys(cx)),
         Binding::write("att", buffers.att, access::rows(cx)),
     ];
-    let flops = 4 * shape.q_width() as u64;
+    let flops = flops_per_key(shape);
     let tiles = (cx.step.rows() * shape.group()).div_ceil(64);
     Launch::new(
         KERNEL.name,

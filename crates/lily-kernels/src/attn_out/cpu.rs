@@ -21,12 +21,14 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let width = a.q_width as usize;
     let (tokens, columns) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
-    inputs.clear(l.numerics, width);
-    for row in tokens.iter() {
-        // SAFETY: no tile of this launch writes `att`.
-        inputs.push(unsafe { l.f32(bind::ATT).read(row * width..(row + 1) * width) }, 1.0);
+    let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
+    if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
+        for row in tokens.iter() {
+            // SAFETY: no tile of this launch writes `att`.
+            inputs.push(unsafe { l.f32(bind::ATT).read(row * width..(row + 1) * width) }, 1.0);
+        }
     }
-    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, columns.clone(), inputs, floats);
+    let results = multiply(l.simd, matrix, (0, columns.clone()), inputs, 0..n, floats);
     for (row, result) in tokens.iter().zip(results.chunks_exact(columns.len())) {
         let columns = columns.clone();
         // SAFETY: these columns of this row belong to this tile alone.

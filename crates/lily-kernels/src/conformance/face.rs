@@ -5,7 +5,7 @@ use half::bf16;
 use lily_plan::{Element, Interpreter, Weight, WeightMatrix};
 
 use super::{Case, Contents, precision};
-use crate::cpu::{CpuLaunch, Numerics, Operand, Scratch, SharedSlice, Simd};
+use crate::cpu::{CpuLaunch, Numerics, Operand, Scratch, SharedSlice, Simd, next_stamp};
 use crate::table;
 
 enum Store {
@@ -49,8 +49,13 @@ pub fn run_face(case: &Case, numerics: Numerics) -> Vec<Contents> {
         .collect();
     let operands: Vec<Operand<'_>> =
         launch.bindings.iter().map(|b| operands[b.buffer.index()]).collect();
-    let view =
-        CpuLaunch { args: &launch.args, operands: &operands, numerics, simd: Simd::detect() };
+    let view = CpuLaunch {
+        args: &launch.args,
+        operands: &operands,
+        numerics,
+        simd: Simd::detect(),
+        stamp: next_stamp(),
+    };
     let mut scratch = Scratch::default();
     for tile in (0..(kernel.cpu.tiles)(&view)).rev() {
         (kernel.cpu.run)(&view, tile, &mut scratch);

@@ -1,7 +1,9 @@
-//! Vector operations of the Gated DeltaNet: the delta rule on rows of the state, and SiLU.
-//!
-//! Each has a form for AVX2 with FMA, taken when the machine has it, and a portable form. The order
-//! of a sum depends on the row's length only.
+//! The delta rule of the Gated DeltaNet on rows of a head's state.
+
+#![allow(clippy::needless_range_loop)] // one index names vectors of several arrays alike
+
+use super::Simd;
+use super::simd::{Isa, Kernel};
 
 /// What one token does to every row of a head's state.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +22,8 @@ pub struct DeltaToken<'a> {
 
 impl<'a> DeltaToken<'a> {
     /// A token from its query and key, both `[k_dim]`, and its gates.
-    pub fn new(q: &'a [f32], k: &'a [f32], log_decay: f32, beta: f32) -> Self {
-        Self { q, k, qk: dot_pair(k, q, q).0, alpha: log_decay.exp(), beta }
+    pub fn new(simd: Simd, q: &'a [f32], k: &'a [f32], log_decay: f32, beta: f32) -> Self {
+        Self { q, k, qk: simd.dot(k, q), alpha: log_decay.exp(), beta }
     }
 }
 
@@ -35,6 +37,7 @@ impl<'a> DeltaToken<'a> {
 /// If the lengths do not fit: `to` and `from` have `v.len()` rows of `k_dim`, `out` has `v.len()`
 /// elements.
 pub fn delta_rows(
+    simd: Simd,
     from: Option<&[f32]>,
     to: &mut [f32],
     token: &DeltaToken<'_>,
@@ -44,244 +47,205 @@ pub fn delta_rows(
     let k_dim = token.k.len();
     assert!(token.q.len() == k_dim && to.len() == v.len() * k_dim && out.len() == v.len());
     assert!(from.is_none_or(|from| from.len() == to.len()));
-    #[cfg(target_arch = "x86_64")]
-    if avx2::available() {
-        // SAFETY: AVX2 and FMA are there; the lengths were compared above.
-        unsafe { avx2::delta_rows(from, to, token, v, out) };
-        return;
-    }
-    delta_rows_portable(from, to, token, v, out);
+    let to = to.as_mut_ptr();
+    let from = from.map_or(to.cast_const(), <[f32]>::as_ptr);
+    simd.run(Rows { from, to, token, v, out });
 }
 
-/// [`delta_rows`] in plain Rust.
-fn delta_rows_portable(
-    from: Option<&[f32]>,
-    to: &mut [f32],
+/// Rows whose lengths fit; `from` and `to` are the same or do not overlap.
+struct Rows<'a> {
+    from: *const f32,
+    to: *mut f32,
+    token: &'a DeltaToken<'a>,
+    v: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(mut self, s: S) {
+        /// Rows that share the loads of `k` and `q`: two sums each stay in registers.
+        const TOGETHER: usize = 4;
+        let mut row = 0;
+        // SAFETY: the rows are inside `from` and `to`.
+        unsafe {
+            while row + TOGETHER <= self.v.len() {
+                self.rows::<S, TOGETHER>(s, row);
+                row += TOGETHER;
+            }
+            while row < self.v.len() {
+                self.rows::<S, 1>(s, row);
+                row += 1;
+            }
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// `N` rows from `row` on.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn rows<S: Isa, const N: usize>(&mut self, s: S, row: usize) {
+        let DeltaToken { q, k, qk, alpha, beta } = *self.token;
+        let k_dim = k.len();
+        let whole = k_dim / S::LANES * S::LANES;
+        let (mut sums_k, mut sums_q) = ([s.splat(0.0); N], [s.splat(0.0); N]);
+        // SAFETY: `i + LANES <= k_dim`, the length of `k`, `q` and each of the rows; single elements
+        // are below it.
+        unsafe {
+            let (from, to) = (self.from.add(row * k_dim), self.to.add(row * k_dim));
+            let mut i = 0;
+            while i < whole {
+                let (k, q) = (s.load(k.as_ptr().add(i)), s.load(q.as_ptr().add(i)));
+                for n in 0..N {
+                    let state = s.load(from.add(n * k_dim + i));
+                    sums_k[n] = s.mul_add(state, k, sums_k[n]);
+                    sums_q[n] = s.mul_add(state, q, sums_q[n]);
+                }
+                i += S::LANES;
+            }
+            let mut r = [0.0; N];
+            for n in 0..N {
+                let (mut sum_k, mut sum_q) = (s.sum(sums_k[n]), s.sum(sums_q[n]));
+                for i in whole..k_dim {
+                    let state = *from.add(n * k_dim + i);
+                    sum_k += state * k[i];
+                    sum_q += state * q[i];
+                }
+                r[n] = beta * (self.v[row + n] - alpha * sum_k);
+                self.out[row + n] = alpha * sum_q + r[n] * qk;
+            }
+            let mut i = 0;
+            while i < whole {
+                let k = s.load(k.as_ptr().add(i));
+                for (n, &r) in r.iter().enumerate() {
+                    let state = s.mul(s.splat(alpha), s.load(from.add(n * k_dim + i)));
+                    s.store(to.add(n * k_dim + i), s.mul_add(s.splat(r), k, state));
+                }
+                i += S::LANES;
+            }
+            for (n, &r) in r.iter().enumerate() {
+                for i in whole..k_dim {
+                    let at = n * k_dim + i;
+                    *to.add(at) = alpha * *from.add(at) + r * k[i];
+                }
+            }
+        }
+    }
+}
+
+/// The delta rule as [`delta_rows`], on value rows that lie turned: `state` `[k_dim, n]`, with `v` and
+/// `out` of `n` elements. The sums over `k_dim` are in lanes of their own, so that no row is added up
+/// across a vector.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn delta_columns(
+    simd: Simd,
+    state: &mut [f32],
     token: &DeltaToken<'_>,
     v: &[f32],
     out: &mut [f32],
 ) {
-    if let Some(from) = from {
-        to.copy_from_slice(from);
-    }
-    for ((row, v), out) in to.chunks_mut(token.k.len()).zip(v).zip(out) {
-        let (k, q) = dot_pair(row, token.k, token.q);
-        let r = token.beta * (v - token.alpha * k);
-        *out = token.alpha * q + r * token.qk;
-        for (s, k) in row.iter_mut().zip(token.k) {
-            *s = token.alpha * *s + r * k;
+    let k_dim = token.k.len();
+    assert!(token.q.len() == k_dim && state.len() == v.len() * k_dim && out.len() == v.len());
+    simd.run(Columns { state: state.as_mut_ptr(), token, v, out });
+}
+
+/// Columns whose lengths fit.
+struct Columns<'a> {
+    state: *mut f32,
+    token: &'a DeltaToken<'a>,
+    v: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Columns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(mut self, s: S) {
+        let n = self.v.len();
+        let mut column = 0;
+        // SAFETY: the columns are inside the state.
+        unsafe {
+            while column + 2 * S::LANES <= n {
+                self.columns::<S, 2>(s, column);
+                column += 2 * S::LANES;
+            }
+            if column + S::LANES <= n {
+                self.columns::<S, 1>(s, column);
+                column += S::LANES;
+            }
+        }
+        for column in column..n {
+            let DeltaToken { q, k, qk, alpha, beta } = *self.token;
+            let (mut sum_k, mut sum_q) = (0.0, 0.0);
+            for i in 0..k.len() {
+                // SAFETY: as above.
+                let state = unsafe { *self.state.add(i * n + column) };
+                sum_k += state * k[i];
+                sum_q += state * q[i];
+            }
+            let r = beta * (self.v[column] - alpha * sum_k);
+            self.out[column] = alpha * sum_q + r * qk;
+            for (i, k) in k.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe {
+                    let state = self.state.add(i * n + column);
+                    *state = alpha * *state + r * k;
+                }
+            }
         }
     }
 }
 
-/// `(x · a, x · b)`, in eight interleaved sums that the compiler keeps in vector registers.
-fn dot_pair(x: &[f32], a: &[f32], b: &[f32]) -> (f32, f32) {
-    let (mut sums_a, mut sums_b) = ([0.0; 8], [0.0; 8]);
-    let (x8, a8, b8) = (x.as_chunks::<8>(), a.as_chunks::<8>(), b.as_chunks::<8>());
-    for ((x, a), b) in x8.0.iter().zip(a8.0).zip(b8.0) {
-        for i in 0..8 {
-            sums_a[i] += x[i] * a[i];
-            sums_b[i] += x[i] * b[i];
-        }
-    }
-    let mut sums = (sums_a.iter().sum::<f32>(), sums_b.iter().sum::<f32>());
-    for ((x, a), b) in x8.1.iter().zip(a8.1).zip(b8.1) {
-        sums.0 += x * a;
-        sums.1 += x * b;
-    }
-    sums
-}
-
-/// `x ← x sigmoid(x)` with a relative error below 1e-6.
-pub fn silu(x: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if avx2::available() {
-        // SAFETY: AVX2 and FMA are there.
-        unsafe { avx2::silu(x) };
-        return;
-    }
-    silu_body(x);
-}
-
-/// `x ← e^x` with a relative error below 1e-6, for finite x; at least `e^-87`.
-pub fn exp(x: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    if avx2::available() {
-        // SAFETY: AVX2 and FMA are there.
-        unsafe { avx2::exp(x) };
-        return;
-    }
-    exp_body(x);
-}
-
-/// Without branches, so that the compiler vectorises it for the instruction set of its caller.
-#[inline(always)]
-fn exp_body(x: &mut [f32]) {
-    for x in x {
-        *x = exp_one(*x);
-    }
-}
-
-/// As [`exp_body`].
-#[inline(always)]
-fn silu_body(x: &mut [f32]) {
-    for x in x {
-        *x /= 1.0 + exp_one(-*x);
-    }
-}
-
-/// `e^x` for finite x, held between `e^-87` and `e^88` so that it stays a normal number:
-/// `2^n e^f` with `|f| <= ln(2) / 2` and the Taylor polynomial of degree 7.
-#[inline(always)]
-fn exp_one(x: f32) -> f32 {
-    /// Added to a small number, it leaves its nearest integer in the low bits of the sum.
-    const ROUND: f32 = 12_582_912.0;
-    /// `ln 2` in two parts: `n` times the first is exact.
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let x = x.clamp(-87.0, 88.0);
-    let n = x * std::f32::consts::LOG2_E + ROUND;
-    let power = f32::from_bits((n.to_bits() << 23).wrapping_add(0x3f80_0000));
-    let n = n - ROUND;
-    let f = x - n * LN2_HIGH - n * LN2_LOW;
-    let mut sum = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        sum = sum * f + coefficient;
-    }
-    sum * power
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    //! AVX2 and FMA forms.
-
-    use std::arch::x86_64::*;
-
-    use super::DeltaToken;
-
-    /// Rows that share the loads of `k` and `q`: two accumulators each stay in registers.
-    const ROWS: usize = 4;
-
-    pub(super) fn available() -> bool {
-        is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
-    }
-
-    /// # Safety
-    /// AVX2 and FMA are there; `q` and `k` have `k_dim` elements, `to` and `from` have `v.len()` rows
-    /// of `k_dim`, `out` has `v.len()` elements.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn delta_rows(
-        from: Option<&[f32]>,
-        to: &mut [f32],
-        token: &DeltaToken<'_>,
-        v: &[f32],
-        out: &mut [f32],
-    ) {
-        let k_dim = token.k.len();
-        let to = to.as_mut_ptr();
-        let from = from.map_or(to.cast_const(), <[f32]>::as_ptr);
-        let whole = v.len() / ROWS * ROWS;
-        for row in (0..whole).step_by(ROWS) {
-            // SAFETY: rows `row..row + ROWS` are inside `from` and `to`.
-            let sums = unsafe {
-                let first = row * k_dim;
-                rows::<ROWS>(from.add(first), to.add(first), token, &v[row..row + ROWS])
-            };
-            out[row..row + ROWS].copy_from_slice(&sums);
-        }
-        for row in whole..v.len() {
-            // SAFETY: row `row` is inside `from` and `to`.
-            let sums = unsafe {
-                let first = row * k_dim;
-                rows::<1>(from.add(first), to.add(first), token, &v[row..row + 1])
-            };
-            out[row] = sums[0];
-        }
-    }
-
-    /// `N` rows; returns their outputs.
+impl Columns<'_> {
+    /// `V` vectors of columns from `column` on.
     ///
     /// # Safety
-    /// AVX2 and FMA are there; `from` and `to` point to `N` rows of `k_dim` elements and are equal or
-    /// do not overlap; `v` has `N` elements.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn rows<const N: usize>(
-        from: *const f32,
-        to: *mut f32,
-        token: &DeltaToken<'_>,
-        v: &[f32],
-    ) -> [f32; N] {
-        let (k, q, k_dim) = (token.k.as_ptr(), token.q.as_ptr(), token.k.len());
-        let whole = k_dim / 8 * 8;
-        let (mut sums_k, mut sums_q) = ([_mm256_setzero_ps(); N], [_mm256_setzero_ps(); N]);
-        for i in (0..whole).step_by(8) {
-            // SAFETY: `i + 8 <= k_dim`, the length of `k`, `q` and each of the rows.
-            unsafe {
-                let (k, q) = (_mm256_loadu_ps(k.add(i)), _mm256_loadu_ps(q.add(i)));
-                for n in 0..N {
-                    let s = _mm256_loadu_ps(from.add(n * k_dim + i));
-                    sums_k[n] = _mm256_fmadd_ps(s, k, sums_k[n]);
-                    sums_q[n] = _mm256_fmadd_ps(s, q, sums_q[n]);
+    /// They are there.
+    #[inline(always)]
+    unsafe fn columns<S: Isa, const V: usize>(&mut self, s: S, column: usize) {
+        let DeltaToken { q, k, qk, alpha, beta } = *self.token;
+        let n = self.v.len();
+        // Even and odd elements are summed apart, which hides the latency of a multiply-add.
+        let (mut sums_k, mut sums_q) = ([[s.splat(0.0); V]; 2], [[s.splat(0.0); V]; 2]);
+        // SAFETY: `V` vectors from `column` on are in each of the `k_dim` rows of the state, in `v` and
+        // in `out`.
+        unsafe {
+            for i in 0..k.len() {
+                let row = self.state.add(i * n + column);
+                let (k, q) = (s.splat(*k.as_ptr().add(i)), s.splat(*q.as_ptr().add(i)));
+                for v in 0..V {
+                    let state = s.load(row.add(v * S::LANES));
+                    sums_k[i % 2][v] = s.mul_add(state, k, sums_k[i % 2][v]);
+                    sums_q[i % 2][v] = s.mul_add(state, q, sums_q[i % 2][v]);
+                }
+            }
+            let mut r = [s.splat(0.0); V];
+            for v in 0..V {
+                let at = column + v * S::LANES;
+                let sum_k = s.add(sums_k[0][v], sums_k[1][v]);
+                let sum_q = s.add(sums_q[0][v], sums_q[1][v]);
+                let rest = s.mul_add(s.splat(-alpha), sum_k, s.load(self.v.as_ptr().add(at)));
+                r[v] = s.mul(s.splat(beta), rest);
+                let out = s.mul_add(r[v], s.splat(qk), s.mul(s.splat(alpha), sum_q));
+                s.store(self.out.as_mut_ptr().add(at), out);
+            }
+            for i in 0..k.len() {
+                let row = self.state.add(i * n + column);
+                let k = s.splat(*k.as_ptr().add(i));
+                for v in 0..V {
+                    let state = s.mul(s.splat(alpha), s.load(row.add(v * S::LANES)));
+                    s.store(row.add(v * S::LANES), s.mul_add(r[v], k, state));
                 }
             }
         }
-        let (mut r, mut out) = ([0.0; N], [0.0; N]);
-        for n in 0..N {
-            let (mut sum_k, mut sum_q) = (sum(sums_k[n]), sum(sums_q[n]));
-            for i in whole..k_dim {
-                // SAFETY: `i < k_dim`, the length of each of the rows.
-                let s = unsafe { *from.add(n * k_dim + i) };
-                sum_k += s * token.k[i];
-                sum_q += s * token.q[i];
-            }
-            r[n] = token.beta * (v[n] - token.alpha * sum_k);
-            out[n] = token.alpha * sum_q + r[n] * token.qk;
-        }
-        let alpha = _mm256_set1_ps(token.alpha);
-        for i in (0..whole).step_by(8) {
-            // SAFETY: as for the first pass.
-            unsafe {
-                let k = _mm256_loadu_ps(k.add(i));
-                for (n, &r) in r.iter().enumerate() {
-                    let s = _mm256_loadu_ps(from.add(n * k_dim + i));
-                    let s = _mm256_fmadd_ps(_mm256_set1_ps(r), k, _mm256_mul_ps(alpha, s));
-                    _mm256_storeu_ps(to.add(n * k_dim + i), s);
-                }
-            }
-        }
-        for (n, &r) in r.iter().enumerate() {
-            for i in whole..k_dim {
-                // SAFETY: `i < k_dim`, the length of each of the rows.
-                unsafe {
-                    *to.add(n * k_dim + i) = token.alpha * *from.add(n * k_dim + i) + r * token.k[i]
-                };
-            }
-        }
-        out
-    }
-
-    /// Sum of the eight lanes.
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn sum(x: __m256) -> f32 {
-        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
-    }
-
-    /// # Safety
-    /// AVX2 and FMA are there.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn silu(x: &mut [f32]) {
-        super::silu_body(x);
-    }
-
-    /// # Safety
-    /// AVX2 and FMA are there.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn exp(x: &mut [f32]) {
-        super::exp_body(x);
     }
 }
 
@@ -290,42 +254,76 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silu_is_as_accurate_as_the_scalar_formula() {
+    fn silu_and_exp_are_as_accurate_as_the_scalar_formulas() {
         let step = if cfg!(miri) { 97 } else { 1 };
         let x: Vec<f32> = (-4000..4000).step_by(step).map(|i| i as f32 * 0.0213).collect();
-        let mut y = x.clone();
-        silu(&mut y);
-        for (x, y) in x.into_iter().zip(y) {
-            let want = f64::from(x) / (1.0 + (-f64::from(x)).exp());
-            assert!((f64::from(y) - want).abs() <= 1e-6 * want.abs() + 1e-36, "silu({x}) = {y}");
+        for simd in Simd::available() {
+            let (mut y, mut e) = (x.clone(), x.clone());
+            simd.silu(&mut y);
+            simd.exp(&mut e);
+            let pairs: Vec<[f32; 2]> = x.iter().map(|&x| [x, 0.5]).collect();
+            let mut gated = vec![0.0; x.len()];
+            simd.gated(&pairs, &mut gated);
+            for (i, &x) in x.iter().enumerate() {
+                let want = f64::from(x) / (1.0 + (-f64::from(x)).exp());
+                let close = |got: f32, want: f64| {
+                    (f64::from(got) - want).abs() <= 1e-6 * want.abs() + 1e-36
+                };
+                assert!(close(y[i], want), "{simd:?} silu({x}) = {}", y[i]);
+                assert!(close(gated[i], 0.5 * want), "{simd:?} gated({x}) = {}", gated[i]);
+                assert!(close(e[i], f64::from(x).exp()), "{simd:?} exp({x}) = {}", e[i]);
+            }
         }
     }
 
     #[test]
-    fn silu_keeps_not_a_number() {
-        let mut x = [f32::NAN; 9];
-        silu(&mut x);
-        assert!(x.iter().all(|x| x.is_nan()));
+    fn silu_and_exp_keep_not_a_number() {
+        for simd in Simd::available() {
+            let (mut x, mut e) = ([f32::NAN; 9], [f32::NAN; 9]);
+            simd.silu(&mut x);
+            simd.exp(&mut e);
+            assert!(x.iter().chain(&e).all(|x| x.is_nan()), "{simd:?}");
+        }
     }
 
     #[test]
-    fn delta_rows_agrees_with_the_portable_form_in_place_or_not() {
-        for k_dim in crate::conformance::few([11, 5, 8, 96, 128, 131]) {
+    fn the_delta_rule_agrees_with_plain_sums_in_rows_and_in_columns_in_place_or_not() {
+        for (k_dim, n) in [(11, 7), (5, 1), (8, 16), (128, 37), (131, 50)] {
             let value = |i: usize| ((i * 7919 + k_dim) % 1013) as f32 / 1013.0 - 0.5;
-            let state: Vec<f32> = (0..7 * k_dim).map(value).collect();
+            let state: Vec<f32> = (0..n * k_dim).map(value).collect();
             let q: Vec<f32> = (0..k_dim).map(|i| value(i + 31)).collect();
             let k: Vec<f32> = (0..k_dim).map(|i| 0.2 * value(i + 77)).collect();
-            let v: Vec<f32> = (0..7).map(|i| value(i + 5)).collect();
-            let token = DeltaToken::new(&q, &k, -0.3, 0.7);
-            let (mut want, mut want_out) = (state.clone(), [0.0; 7]);
-            delta_rows_portable(None, &mut want, &token, &v, &mut want_out);
-            let (mut moved, mut moved_out) = (vec![f32::NAN; 7 * k_dim], [0.0; 7]);
-            delta_rows(Some(&state), &mut moved, &token, &v, &mut moved_out);
-            let (mut same, mut same_out) = (state.clone(), [0.0; 7]);
-            delta_rows(None, &mut same, &token, &v, &mut same_out);
-            assert_eq!((&moved, moved_out), (&same, same_out));
-            let close = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
-            assert!(close(&want, &same) && close(&want_out, &same_out), "k_dim {k_dim}");
+            let v: Vec<f32> = (0..n).map(|i| value(i + 5)).collect();
+            let (mut want, want_out) = (state.clone(), {
+                let mut state: Vec<f32> = state.clone();
+                crate::gdn::delta_token(&mut state, &q, &k, &v, -0.3, 0.7)
+            });
+            crate::gdn::delta_token(&mut want, &q, &k, &v, -0.3, 0.7);
+            for simd in Simd::available() {
+                let token = DeltaToken::new(simd, &q, &k, -0.3, 0.7);
+                let (mut moved, mut moved_out) = (vec![f32::NAN; n * k_dim], vec![0.0; n]);
+                delta_rows(simd, Some(&state), &mut moved, &token, &v, &mut moved_out);
+                let (mut same, mut same_out) = (state.clone(), vec![0.0; n]);
+                delta_rows(simd, None, &mut same, &token, &v, &mut same_out);
+                assert_eq!((&moved, &moved_out), (&same, &same_out));
+                let mut turned = vec![0.0; n * k_dim];
+                for (row, i) in (0..n).flat_map(|row| (0..k_dim).map(move |i| (row, i))) {
+                    turned[i * n + row] = state[row * k_dim + i];
+                }
+                let mut turned_out = vec![0.0; n];
+                delta_columns(simd, &mut turned, &token, &v, &mut turned_out);
+                let close = |a: f32, b: f32| (a - b).abs() < 1e-5;
+                for row in 0..n {
+                    let name = format!("{simd:?} k_dim {k_dim} row {row} of {n}");
+                    assert!(close(same_out[row], want_out[row]), "{name}");
+                    assert!(close(turned_out[row], want_out[row]), "{name}");
+                    for i in 0..k_dim {
+                        let want = want[row * k_dim + i];
+                        assert!(close(same[row * k_dim + i], want), "{name} {i}");
+                        assert!(close(turned[i * n + row], want), "{name} {i}");
+                    }
+                }
+            }
         }
     }
 }

@@ -5,7 +5,6 @@
 //! then runs them all.
 
 pub mod delta;
-mod lanes;
 mod multiply;
 pub mod panel;
 mod product;
@@ -14,15 +13,17 @@ mod shared;
 mod simd;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::bf16;
 use lily_plan::WeightMatrix;
 
-pub use multiply::{ProductTiles, TILE_TOKENS, multiply};
-pub use product::{Inputs, product, product_rows};
+pub use multiply::{ProductTiles, TILE_TOKENS};
+pub use product::{Inputs, Wanted, multiply};
 pub use project::Projection;
 pub use shared::SharedSlice;
-pub use simd::{Level, Simd};
+pub(crate) use simd::Element;
+pub use simd::{Level, LevelError, Simd, VARIABLE};
 
 /// Numbers of the matrix products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,15 @@ pub struct CpuLaunch<'a> {
     pub numerics: Numerics,
     /// Vector operations of this machine.
     pub simd: Simd,
+    /// Differs from every other run of a launch in this process: what a thread has prepared for one
+    /// tile serves the later ones.
+    pub stamp: u64,
+}
+
+/// A stamp that no other run has.
+pub fn next_stamp() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<'a> CpuLaunch<'a> {

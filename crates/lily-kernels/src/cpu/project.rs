@@ -40,13 +40,16 @@ impl Projection {
     ) {
         let (tokens, rows) = self.tiles(l).nth(tile);
         let Scratch { inputs, floats, .. } = scratch;
-        inputs.clear(l.numerics, self.norm.hidden());
-        for row in tokens.iter() {
-            // SAFETY: no launch that reads `xn` or `x_ss` writes them.
-            let (x, scale) = unsafe { self.norm.scaled_row(l.f32(self.xn), l.f32(self.x_ss), row) };
-            inputs.push(x, scale);
+        let (matrix, n) = (l.matrix(self.weight), tokens.len());
+        if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
+            for row in tokens.iter() {
+                // SAFETY: no launch that reads `xn` or `x_ss` writes them.
+                let (x, scale) =
+                    unsafe { self.norm.scaled_row(l.f32(self.xn), l.f32(self.x_ss), row) };
+                inputs.push(x, scale);
+            }
         }
-        let results = multiply(l.simd, l.matrix(self.weight), 0, rows.clone(), inputs, floats);
+        let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
         for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
             rows.clone().zip(results).for_each(|(row, &value)| store(row, token, value));
         }

@@ -36,10 +36,12 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let matrix = l.matrix(bind::DOWN);
     let mut sum = [0.0; TILE_COLUMNS];
     let sum = &mut sum[..columns.len()];
-    for ((&id, &weight), h) in ids.iter().zip(route).zip(h.chunks(inner)) {
-        inputs.clear(l.numerics, inner);
-        inputs.push(h, 1.0);
-        let results = multiply(l.simd, matrix, id as usize, columns.clone(), inputs, floats);
+    if inputs.begin(l, l.numerics, matrix, (row, slots)) {
+        h.chunks(inner).for_each(|h| inputs.push(h, 1.0));
+    }
+    for (slot, (&id, &weight)) in ids.iter().zip(route).enumerate() {
+        let rows = (id as usize, columns.clone());
+        let results = multiply(l.simd, matrix, rows, inputs, slot..slot + 1, floats);
         for (sum, result) in sum.iter_mut().zip(results) {
             *sum += weight * result;
         }

@@ -2,7 +2,6 @@
 
 use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Scratch, multiply, part};
-use crate::math::silu;
 use crate::routing::choose_into;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the input.
@@ -31,17 +30,17 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         // SAFETY: the ids are not written by this launch.
         unsafe { l.i32(bind::ROUTING).read(row * slots + slot..row * slots + slot + 1)[0] }
     };
-    // SAFETY: this launch writes neither inputs nor sums.
-    let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
-    scratch.inputs.clear(l.numerics, a.norm.hidden());
-    scratch.inputs.push(x, scale);
+    let matrix = l.matrix(bind::GATE_UP);
+    let Scratch { inputs, floats, .. } = scratch;
+    if inputs.begin(l, l.numerics, matrix, (row, 1)) {
+        // SAFETY: this launch writes neither inputs nor sums.
+        let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
+        inputs.push(x, scale);
+    }
     let at = (row * slots + slot) * inner;
     // SAFETY: these columns of this slot belong to this tile alone.
     let h = unsafe { l.f32(bind::H).write(at + columns.start..at + columns.end) };
     let rows = 2 * columns.start..2 * columns.end;
-    let matrix = l.matrix(bind::GATE_UP);
-    let results = multiply(l.simd, matrix, id as usize, rows, &scratch.inputs, &mut scratch.floats);
-    for (h, [gate, up]) in h.iter_mut().zip(results.as_chunks().0) {
-        *h = silu(*gate) * up;
-    }
+    let results = multiply(l.simd, matrix, (id as usize, rows), inputs, 0..1, floats);
+    l.simd.gated(results.as_chunks().0, h);
 }

@@ -490,6 +490,7 @@ mod tests {
         let mut exact: Vec<f64> = start.iter().map(|&s| f64::from(s)).collect();
         let (mut plain, mut fast) = (start.clone(), start);
         let gates = noise(2, 2 * STEPS);
+        let simd = crate::cpu::Simd::detect();
         for t in 0..STEPS {
             let seed = 3 * t as u64;
             let unit = |seed: u64| {
@@ -503,7 +504,8 @@ mod tests {
             let want = recurrence(&mut exact, (&q, &k), &v, (decay, beta));
             let plain_o = crate::gdn::delta_token(&mut plain, &q, &k, &v, decay, beta);
             let mut fast_o = vec![0.0; v_dim];
-            delta_rows(None, &mut fast, &DeltaToken::new(&q, &k, decay, beta), &v, &mut fast_o);
+            let token = DeltaToken::new(simd, &q, &k, decay, beta);
+            delta_rows(simd, None, &mut fast, &token, &v, &mut fast_o);
             for (name, got) in [("reference", plain_o), ("vector form", fast_o)] {
                 let error = relative(want.iter().copied(), &got);
                 assert!(error <= BOUND, "{name}: output {t} is off by {error:.2e}");

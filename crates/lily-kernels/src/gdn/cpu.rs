@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{GdnArgs, l2_scale};
-use crate::cpu::delta::{DeltaToken, delta_rows, silu};
+use crate::cpu::delta::{DeltaToken, delta_rows};
 use crate::cpu::{SharedSlice, Simd, part};
 use crate::shape::StepArgs;
 
@@ -19,17 +19,16 @@ pub(crate) fn turn_taps(d: &GdnArgs, taps: &[f32], channels: Range<usize>, turne
 /// Convolution and SiLU of some channels of one token. `columns` are the inputs of the window, the
 /// oldest first, cut to these channels; `None` before the start.
 pub(crate) fn convolve<'a>(
+    simd: Simd,
     columns: impl Iterator<Item = Option<&'a [f32]>>,
     turned: &[f32],
     out: &mut [f32],
 ) {
     out.fill(0.0);
     for (taps, column) in turned.chunks(out.len()).zip(columns) {
-        for ((out, tap), x) in out.iter_mut().zip(taps).zip(column.unwrap_or_default()) {
-            *out += tap * x;
-        }
+        simd.add_product(taps, column.unwrap_or_default(), out);
     }
-    silu(out);
+    simd.silu(out);
 }
 
 /// What a head's channels are; decides their norm.
@@ -83,6 +82,7 @@ impl StateRows {
     /// These rows belong to the calling tile in both slots, and no slice of them lives.
     pub unsafe fn step(
         &self,
+        simd: Simd,
         ring: SharedSlice<'_, f32>,
         d: &GdnArgs,
         (from, to): (usize, usize),
@@ -100,7 +100,7 @@ impl StateRows {
         if from == 0 {
             new.fill(0.0);
         }
-        delta_rows(old, new, token, v, out);
+        delta_rows(simd, old, new, token, v, out);
     }
 }
 

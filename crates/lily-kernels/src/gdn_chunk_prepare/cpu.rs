@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{Args, bind};
-use crate::cpu::delta::exp;
 use crate::cpu::panel::{Panel, multiply_add};
 use crate::cpu::{CpuLaunch, Scratch, part};
 use crate::shape::CHUNK;
@@ -57,7 +56,7 @@ fn products(
             let to = n.min(from + BLOCK);
             let size = (to - from, k_dim, to);
             let left = Panel::rows(&left[from * stride..], stride);
-            multiply_add(size, left, (turned, CHUNK), (&mut out[from * CHUNK..], CHUNK));
+            multiply_add(l.simd, size, left, (turned, CHUNK), (&mut out[from * CHUNK..], CHUNK));
         }
     }
 }
@@ -100,7 +99,7 @@ fn solve(
         for (damping, earlier) in damping.iter_mut().zip(&g[..=i]) {
             *damping = (sum - earlier) as f32;
         }
-        exp(&mut damping[..=i]);
+        l.simd.exp(&mut damping[..=i]);
         for j in 0..=i {
             p[j] = damping[j] * qk[i * CHUNK + j];
             minus_a[i * CHUNK + j] = -beta * damping[j] * kk[i * CHUNK + j];
@@ -128,7 +127,7 @@ fn substitute(l: &CpuLaunch<'_>, n: usize, width: usize, minus_a: &[f32], x: &mu
         let to = n.min(from + BLOCK);
         let (earlier, block) = x.split_at_mut(from * width);
         let factors = Panel::rows(&minus_a[from * CHUNK..], CHUNK);
-        multiply_add((to - from, from, width), factors, (earlier, width), (block, width));
+        multiply_add(l.simd, (to - from, from, width), factors, (earlier, width), (block, width));
         for i in from + 1..to {
             let (above, row) = block.split_at_mut((i - from) * width);
             for (j, above) in above.chunks(width).enumerate() {

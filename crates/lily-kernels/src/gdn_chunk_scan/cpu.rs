@@ -7,7 +7,6 @@
 use std::ops::Range;
 
 use super::{Args, bind};
-use crate::cpu::delta::exp;
 use crate::cpu::panel::{Panel, multiply_add};
 use crate::cpu::{CpuLaunch, Scratch};
 use crate::gdn::cpu::{ScanTiles, StateRows};
@@ -101,10 +100,10 @@ fn run_chunk(
     for (t, &g) in g.iter().step_by(v_heads).enumerate() {
         (decay[t], left[t]) = (g, end - g);
     }
-    exp(&mut decay[..tokens]);
-    exp(&mut left[..tokens]);
-    multiply_add((tokens, k_dim, n), Panel::rows(w, w_stride), (state, n), (r, n));
-    multiply_add((tokens, k_dim, n), Panel::rows(q, key_stride), (state, n), (outputs, n));
+    l.simd.exp(&mut decay[..tokens]);
+    l.simd.exp(&mut left[..tokens]);
+    multiply_add(l.simd, (tokens, k_dim, n), Panel::rows(w, w_stride), (state, n), (r, n));
+    multiply_add(l.simd, (tokens, k_dim, n), Panel::rows(q, key_stride), (state, n), (outputs, n));
     for (t, r) in r.chunks_mut(n).take(tokens).enumerate() {
         // SAFETY: the launch only reads U.
         let u = unsafe { l.f32(bind::CHUNK_U).read(values(t)) };
@@ -114,7 +113,7 @@ fn run_chunk(
     for from in (0..tokens).step_by(BLOCK) {
         let to = tokens.min(from + BLOCK);
         let p = Panel::rows(&p[from * p_stride..], p_stride);
-        multiply_add((to - from, to, n), p, (r, n), (&mut outputs[from * n..], n));
+        multiply_add(l.simd, (to - from, to, n), p, (r, n), (&mut outputs[from * n..], n));
     }
     for (t, outputs) in outputs.chunks(n).take(tokens).enumerate() {
         // SAFETY: these rows of the outputs belong to this tile.
@@ -123,5 +122,5 @@ fn run_chunk(
         keys[t * k_dim..(t + 1) * k_dim].copy_from_slice(&k[t * key_stride..][..k_dim]);
     }
     l.simd.scale(decay[tokens - 1], state);
-    multiply_add((k_dim, tokens, n), Panel::columns(keys, k_dim), (r, n), (state, n));
+    multiply_add(l.simd, (k_dim, tokens, n), Panel::columns(keys, k_dim), (r, n), (state, n));
 }

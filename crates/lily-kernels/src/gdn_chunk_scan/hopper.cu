@@ -88,7 +88,7 @@ METAL_FUNC void bring(
         const uint start = chunk * CHUNK;
         const uint last = min(start + CHUNK, rows) - 1;
         const uint to = memory + stage * STAGE;
-        latch_wait(barriers.empty(stage), parity);
+        barrier_wait_alone(barriers.empty(stage), parity);
 #pragma unroll
         for (uint i = 0; i < 8; i++) {
             const uint row = i * 8 + tid / 16;
@@ -112,7 +112,7 @@ METAL_FUNC void bring(
             const bfloat* u = chunk_u + (token * V_HEADS + head) * V_DIM + first + tid % 4 * 8;
             copy_async_16(to + AT_U + row * U_ROW + tid % 4 * 16, u);
         }
-        latch_arrive_with_copies(barriers.full(stage));
+        barrier_arrive_after_copies(barriers.full(stage));
         if (tid < CHUNK) {
             float* decays = (float*)(bytes + stage * STAGE + AT_DECAY);
             decays[tid] = precise::exp(g);
@@ -125,7 +125,7 @@ METAL_FUNC void bring(
                 g_end = chunk_g[(min(start + 2 * CHUNK, rows) - 1) * V_HEADS + head];
             }
         }
-        latch_arrive(barriers.full(stage));
+        barrier_arrive(barriers.full(stage));
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
     }
@@ -162,15 +162,15 @@ METAL_FUNC void carry(
         for (uint k = 0; k < 8; k++) {
             pack_sums(packed[k], s[2 * k], s[2 * k + 1]);
         }
-        latch_wait(barriers.taken(warp, set), chunk / 2 % 2 ^ 1);
+        barrier_wait_alone(barriers.taken(warp, set), chunk / 2 % 2 ^ 1);
 #pragma unroll
         for (uint k = 0; k < 8; k++) {
             store_words(handover + k * 512, packed[k]);
         }
-        latch_arrive(barriers.state(warp, set));
+        barrier_arrive(barriers.state(warp, set));
 
         // Rᵀ = Uᵀ - S Wᵀ
-        latch_wait(barriers.full(stage), parity);
+        barrier_wait_alone(barriers.full(stage), parity);
         float r[8][4] = {};
         multiply_rows(r, packed, from + AT_W, lane);
         const uint at_u = from + AT_U + (lane / 16 * 8 + lane % 8) * U_ROW + warp * 32 + lane / 8 % 2 * 16;
@@ -198,7 +198,7 @@ METAL_FUNC void carry(
                 weighted[k][2 * i + 1] = pack_pair(r[2 * k + i][2] * left.x, r[2 * k + i][3] * left.y);
             }
         }
-        latch_arrive(barriers.remainders(warp, set));
+        barrier_arrive(barriers.remainders(warp, set));
 
         // S <- e^(G_C) S + (left R)ᵀ K
         const float end = load_floats(from + AT_DECAY + 2 * CHUNK * 4).x;
@@ -220,7 +220,7 @@ METAL_FUNC void carry(
                 multiply_block(s[2 * n + 1], weighted[k], right[2], right[3]);
             }
         }
-        latch_arrive(barriers.empty(stage));
+        barrier_arrive(barriers.empty(stage));
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         parity ^= stage == 0;
     }
@@ -241,13 +241,13 @@ METAL_FUNC void put_out(Barriers barriers, uint memory, float* core, uint rows, 
         const uint tokens = min(CHUNK, rows - chunk * CHUNK);
         const uint from = memory + stage * STAGE;
         const uint handover = memory + AT_HANDOVER + (set * 2 + warp) * HANDOVER + lane * 16;
-        latch_wait(barriers.state(warp, set), chunk / 2 % 2);
+        barrier_wait_alone(barriers.state(warp, set), chunk / 2 % 2);
         uint packed[8][4];
 #pragma unroll
         for (uint k = 0; k < 8; k++) {
             load_words(packed[k], handover + k * 512);
         }
-        latch_wait(barriers.full(stage), parity);
+        barrier_wait_alone(barriers.full(stage), parity);
         float o[8][4] = {};
         multiply_rows(o, packed, from + AT_Q, lane);
         const uint at_decay = from + AT_DECAY + lane % 4 * 8;
@@ -259,13 +259,13 @@ METAL_FUNC void put_out(Barriers barriers, uint memory, float* core, uint rows, 
             o[n][2] *= decay.x;
             o[n][3] *= decay.y;
         }
-        latch_wait(barriers.remainders(warp, set), chunk / 2 % 2);
+        barrier_wait_alone(barriers.remainders(warp, set), chunk / 2 % 2);
         uint left[4][4];
 #pragma unroll
         for (uint k = 0; k < 4; k++) {
             load_words(left[k], handover + (8 + k) * 512);
         }
-        latch_arrive(barriers.taken(warp, set));
+        barrier_arrive(barriers.taken(warp, set));
         const uint at_p = from + AT_P + (lane / 16 * 8 + lane % 8) * P_ROW + lane / 8 % 2 * 16;
 #pragma unroll
         for (uint k = 0; k < 4; k++) {
@@ -285,7 +285,7 @@ METAL_FUNC void put_out(Barriers barriers, uint memory, float* core, uint rows, 
                 multiply_block(o[2 * n + 1], left[k], right[2] & keep[0], right[3] & keep[1]);
             }
         }
-        latch_arrive(barriers.empty(stage));
+        barrier_arrive(barriers.empty(stage));
         float* to = core + ulong(chunk * CHUNK + lane % 4 * 2) * (V_HEADS * V_DIM) + lane / 4;
 #pragma unroll
         for (uint n = 0; n < 8; n++) {
@@ -325,11 +325,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) gdn_chunk_scan(
     barriers.first = memory + AT_BARRIERS;
     if (tid == 0) {
         for (uint i = 0; i < STAGES; i++) {
-            latch_init(barriers.full(i), 256);
-            latch_init(barriers.empty(i), 128);
+            barrier_init(barriers.full(i), 256);
+            barrier_init(barriers.empty(i), 128);
         }
         for (uint i = 0; i < 12; i++) {
-            latch_init(barriers.state(0, 0) + i * 8, 32);
+            barrier_init(barriers.state(0, 0) + i * 8, 32);
         }
     }
     __syncthreads();

@@ -75,7 +75,7 @@ fn convolve_tokens(
         let at = (row * heads + head) * channels.len();
         // SAFETY: this head of this row belongs to this tile.
         let out = unsafe { l.f32(to).write(at..at + channels.len()) };
-        convolve(d.window(start + row).map(|p| p.map(column)), &scratch.floats, out);
+        convolve(l.simd, d.window(start + row).map(|p| p.map(column)), &scratch.floats, out);
         finish(l.simd, d, kind, out);
     }
 }

@@ -1,7 +1,6 @@
 //! CPU face: a tile is a few tokens with all their heads.
 
 use super::{Args, bind};
-use crate::cpu::delta::silu;
 use crate::cpu::{CpuLaunch, Scratch, part};
 use crate::math::rms_scale;
 
@@ -29,7 +28,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
             )
         };
         og.copy_from_slice(z);
-        silu(og);
+        l.simd.silu(og);
         for (o, og) in core.chunks(v_dim).zip(og.chunks_mut(v_dim)) {
             let scale = rms_scale(l.simd.dot(o, o), v_dim, a.rms_eps);
             for ((og, o), w) in og.iter_mut().zip(o).zip(norm) {

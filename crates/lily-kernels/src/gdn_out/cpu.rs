@@ -27,8 +27,9 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let v_width = a.v_heads as usize * v_dim;
     let (tokens, columns) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, more } = scratch;
-    inputs.clear(l.numerics, v_width);
-    for row in tokens.iter() {
+    let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
+    let fresh = inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n));
+    for row in tokens.iter().take(if fresh { n } else { 0 }) {
         // SAFETY: the launch only reads `og`.
         let og = unsafe { l.f32(bind::OG).read(row * v_width..(row + 1) * v_width) };
         if a.step.is_prefill() {
@@ -45,7 +46,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         }
         inputs.push(more, 1.0);
     }
-    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, columns.clone(), inputs, floats);
+    let results = multiply(l.simd, matrix, (0, columns.clone()), inputs, 0..n, floats);
     for (row, result) in tokens.iter().zip(results.chunks_exact(columns.len())) {
         let columns = columns.clone();
         // SAFETY: these columns of this row belong to this tile alone.

@@ -1,13 +1,14 @@
-//! CPU face: a tile is a block of value rows of one head; its state stays in the nearest caches over
-//! all tokens. The last tile fills the convolution ring.
+//! CPU face: a tile is a block of value rows of one head, its state turned, `[k_dim, rows]`, in the
+//! nearest cache over all tokens. The last tile fills the convolution ring.
 
 use super::{Args, bind};
-use crate::cpu::delta::DeltaToken;
+use crate::cpu::delta::{DeltaToken, delta_columns};
+use crate::cpu::panel::turn;
 use crate::cpu::{CpuLaunch, Scratch};
 use crate::gdn::cpu::ScanTiles;
 
-/// Value rows of one tile: half of the real model's head.
-const TILE_ROWS: usize = 64;
+/// Value rows of one tile: 16 KB of state at the real model's size.
+const TILE_ROWS: usize = 32;
 
 fn scan_tiles<'a>(l: &CpuLaunch<'_>, a: &'a Args) -> ScanTiles<'a> {
     ScanTiles::new(&a.step, &a.gdn, l.control(bind::CONTROL), TILE_ROWS)
@@ -17,7 +18,7 @@ pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
     scan_tiles(l, &l.args()).count()
 }
 
-pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
+pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
     let d = a.gdn;
     let (k_heads, v_heads) = (d.k_heads as usize, d.v_heads as usize);
@@ -28,7 +29,15 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
         unsafe { scan.store_columns(l.f32(bind::QKV), l.f32(bind::CONV), a.kept_columns) };
         return;
     };
-    let (position, tokens) = (scan.position, scan.tokens);
+    let (position, tokens, n) = (scan.position, scan.tokens, place.rows.len());
+    let state = &mut scratch.floats;
+    state.clear();
+    state.resize(k_dim * n, 0.0);
+    if position > 0 {
+        // SAFETY: these rows belong to this tile in every slot; nothing writes them now.
+        let old = unsafe { l.f32(bind::STATE).read(place.elements(&d, position)) };
+        turn(l.simd, old, (n, k_dim), (state, n));
+    }
     for row in 0..tokens {
         let (key, head) =
             ((row * k_heads + d.key_head(place.v_head)) * k_dim, row * v_heads + place.v_head);
@@ -44,14 +53,13 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, _scratch: &mut Scratch) {
                 l.f32(bind::CORE).write(span),
             )
         };
-        let token = DeltaToken::new(q, k, decay, beta);
-        // Every state from slot to slot, or all in the slot of the last.
-        let steps = match a.every_token {
-            0 if row == 0 => (position, position + tokens),
-            0 => (position + tokens, position + tokens),
-            _ => (position + row, position + row + 1),
-        };
-        // SAFETY: these rows of the state belong to this tile, in every slot.
-        unsafe { place.step(l.f32(bind::STATE), &d, steps, &token, v, core) };
+        let token = DeltaToken::new(l.simd, q, k, decay, beta);
+        delta_columns(l.simd, state, &token, v, core);
+        if a.every_token != 0 || row + 1 == tokens {
+            let elements = place.elements(&d, position + row + 1);
+            // SAFETY: these rows belong to this tile in every slot; the slice of the old ones is dead.
+            let new = unsafe { l.f32(bind::STATE).write(elements) };
+            turn(l.simd, state, (k_dim, n), (new, k_dim));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Args, bind};
-use crate::cpu::delta::{DeltaToken, silu};
+use crate::cpu::delta::DeltaToken;
 use crate::cpu::{CpuLaunch, Scratch};
 use crate::gdn::cpu::{Part, StateRows, convolve, finish, turn_taps};
 use crate::gdn::{self, GdnArgs};
@@ -48,13 +48,13 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         )
     };
     let decay = gdn::log_decay(ba[heads + h], a_log, dt_bias);
-    let token = DeltaToken::new(q, k, decay, gdn::beta(ba[h]));
+    let token = DeltaToken::new(l.simd, q, k, decay, gdn::beta(ba[h]));
     let rows = StateRows { sequence: row, v_head: h, rows: 0..v_dim };
     let state = l.f32(bind::STATE);
     // SAFETY: the state of this head of this sequence belongs to this tile, in every slot.
-    unsafe { rows.step(state, &d, (position, position + 1), &token, v, o) };
+    unsafe { rows.step(l.simd, state, &d, (position, position + 1), &token, v, o) };
     gate.copy_from_slice(z);
-    silu(gate);
+    l.simd.silu(gate);
     let (slices, head) = (a.o_ss_slices as usize, row * heads + h);
     // SAFETY: this head of this row belongs to this tile.
     let (og, o_ss) = unsafe {
@@ -89,5 +89,5 @@ fn convolve_in_ring(
         // SAFETY: as above.
         Some(unsafe { ring.read(first + channels.start..first + channels.end) })
     });
-    convolve(columns, turned, out);
+    convolve(l.simd, columns, turned, out);
 }

@@ -79,19 +79,39 @@ impl WeightFiles {
     /// A part of mapped bytes: read from their file if it is here, else as it is mapped.
     fn read(&self, bytes: &Bytes, part: Range<usize>) -> Result<Bytes, Unreadable> {
         let bytes = bytes.slice(part);
+        if self.find(&bytes).is_none() {
+            return Ok(bytes);
+        }
+        let mut copy = vec![0; bytes.len()];
+        self.fill(&bytes, 0, &mut copy)?;
+        Ok(copy.into())
+    }
+
+    /// Fills memory with mapped bytes from `offset` on: read from their file if it is here, else copied.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    ///
+    /// # Panics
+    /// There are not as many bytes.
+    pub fn fill(&self, bytes: &Bytes, offset: usize, to: &mut [u8]) -> Result<(), Unreadable> {
+        let from = &bytes[offset..offset + to.len()];
+        let Some((mapped, file)) = self.find(from) else {
+            to.copy_from_slice(from);
+            return Ok(());
+        };
+        let offset = (from.as_ptr() as usize - mapped.bytes.as_ptr() as usize) as u64;
+        read_at(file, to, offset).map_err(|source| Unreadable { path: mapped.path.clone(), source })
+    }
+
+    /// The file that mapped bytes are part of.
+    fn find(&self, bytes: &[u8]) -> Option<&(MappedFile, File)> {
         let address = |bytes: &[u8]| bytes.as_ptr() as usize;
         let holds = |(mapped, _): &&(MappedFile, File)| {
             let start = address(&mapped.bytes);
-            start <= address(&bytes) && address(&bytes) + bytes.len() <= start + mapped.bytes.len()
+            start <= address(bytes) && address(bytes) + bytes.len() <= start + mapped.bytes.len()
         };
-        let Some((mapped, file)) = self.files.iter().find(holds) else {
-            return Ok(bytes);
-        };
-        let mut copy = vec![0; bytes.len()];
-        let offset = (address(&bytes) - address(&mapped.bytes)) as u64;
-        read_at(file, &mut copy, offset)
-            .map_err(|source| Unreadable { path: mapped.path.clone(), source })?;
-        Ok(copy.into())
+        self.files.iter().find(holds)
     }
 }
 

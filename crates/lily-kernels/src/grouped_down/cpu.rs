@@ -29,10 +29,12 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         )
     };
     let Scratch { inputs, floats, .. } = scratch;
-    inputs.clear(l.numerics, inner);
-    hs.chunks(inner).for_each(|h| inputs.push(h, 1.0));
-    let matrix = l.matrix(bind::DOWN);
-    let results = multiply(l.simd, matrix, entry.expert, columns.clone(), inputs, floats);
+    let (matrix, n) = (l.matrix(bind::DOWN), tokens.len());
+    if inputs.begin(l, l.numerics, matrix, (entry.rows.start, n)) {
+        hs.chunks(inner).for_each(|h| inputs.push(h, 1.0));
+    }
+    let rows = (entry.expert, columns.clone());
+    let results = multiply(l.simd, matrix, rows, inputs, 0..n, floats);
     let places = tokens.iter().zip(row_slots);
     for ((&token, &slot), results) in places.zip(results.chunks_exact(columns.len())) {
         let at = token as usize * slots + slot as usize;

@@ -2,7 +2,6 @@
 
 use super::{Args, bind};
 use crate::cpu::{CpuLaunch, Scratch, multiply};
-use crate::math::silu;
 use crate::routing::cpu::GroupedTiles;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the
@@ -25,22 +24,21 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     // SAFETY: the sorted rows are not written by this launch.
     let tokens = unsafe { l.i32(bind::ROW_TOKEN).read(entry.rows.clone()) };
     let Scratch { inputs, floats, .. } = scratch;
-    inputs.clear(l.numerics, a.norm.hidden());
-    for &token in tokens {
-        // SAFETY: this launch writes neither inputs nor sums.
-        let (x, scale) =
-            unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), token as usize) };
-        inputs.push(x, scale);
+    let (matrix, n) = (l.matrix(bind::GATE_UP), tokens.len());
+    if inputs.begin(l, l.numerics, matrix, (entry.rows.start, n)) {
+        for &token in tokens {
+            // SAFETY: this launch writes neither inputs nor sums.
+            let (x, scale) =
+                unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), token as usize) };
+            inputs.push(x, scale);
+        }
     }
     let rows = 2 * columns.start..2 * columns.end;
-    let matrix = l.matrix(bind::GATE_UP);
-    let results = multiply(l.simd, matrix, entry.expert, rows.clone(), inputs, floats);
+    let results = multiply(l.simd, matrix, (entry.expert, rows.clone()), inputs, 0..n, floats);
     for (sorted, results) in entry.rows.zip(results.chunks_exact(rows.len())) {
         let span = sorted * inner + columns.start..sorted * inner + columns.end;
         // SAFETY: these columns of this sorted row belong to this tile alone.
         let hs = unsafe { l.f32(bind::HS).write(span) };
-        for (h, [gate, up]) in hs.iter_mut().zip(results.as_chunks().0) {
-            *h = silu(*gate) * up;
-        }
+        l.simd.gated(results.as_chunks().0, hs);
     }
 }

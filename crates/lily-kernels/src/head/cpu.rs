@@ -24,13 +24,15 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (vocab, group) = (a.vocab as usize, a.head_rows as usize);
     let (tokens, rows) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
-    inputs.clear(l.numerics, a.norm.hidden());
-    for row in tokens.iter() {
-        // SAFETY: this launch writes neither inputs nor sums.
-        let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
-        inputs.push(x, scale);
+    let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
+    if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
+        for row in tokens.iter() {
+            // SAFETY: this launch writes neither inputs nor sums.
+            let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
+            inputs.push(x, scale);
+        }
     }
-    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, rows.clone(), inputs, floats);
+    let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
     for (row, logits) in tokens.iter().zip(results.chunks_exact(rows.len())) {
         let out = a.output(row);
         let span = out * vocab + rows.start..out * vocab + rows.end;

@@ -20,8 +20,9 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (hidden, logits) = (a.norm.hidden(), a.experts as usize + 1);
     let (tokens, rows) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
-    inputs.clear(Numerics::Exact, hidden);
-    for row in tokens.iter() {
+    let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
+    let fresh = inputs.begin(l, Numerics::Exact, matrix, (tokens.nth(0), n));
+    for row in tokens.iter().take(if fresh { n } else { 0 }) {
         // SAFETY: no binding of this launch that holds `x`, its sums or the norm is written.
         let ((x, scale), norm) = unsafe {
             (
@@ -33,7 +34,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         floats.extend(x.iter().zip(norm).map(|(x, w)| x * w));
         inputs.push(floats, scale);
     }
-    let results = multiply(l.simd, l.matrix(bind::WEIGHT), 0, rows.clone(), inputs, floats);
+    let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
     for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
         let span = token * logits + rows.start..token * logits + rows.end;
         // SAFETY: these matrix rows of this token belong to this tile alone.

@@ -13,7 +13,7 @@
 //! | rows of an `attn_flash` tile | 8 for each simdgroup; 32 for all four together with tensor operations | outputs of 256 columns take 64 registers of a lane |
 //! | threads of a product with one vector | 64 | small threadgroups spread evenly over 7 to 80 cores |
 //! | fusions | none | each repeats work in every threadgroup to save a launch; on an NVIDIA GPU only `prepare` gained, half a percent |
-//! | prefill chunk | 256 below 12 cores, 512 below 24, 1,024 below 48, else 2,048 | larger chunks share each expert's weights among more tokens; but attention of one chunk is one launch, which must stay below a second at 262,144 tokens, by the model of [`predict`](crate::predict): macOS ends command buffers that hold the GPU for seconds |
+//! | prefill chunk | 256 below 12 cores, 512 below 24, 1,024 below 48, else 2,048 | larger chunks share each expert's weights among more tokens; a chunk takes about a second by the model of [`predict`](crate::predict), and a client that goes away is noticed behind it. Deep in a context the engine takes smaller ones, see [`Pace::launch_flops`](crate::encoder::Pace::launch_flops) |
 
 use lily_kernels::gpu::{Family, Products, Target};
 use lily_plan::Fusions;

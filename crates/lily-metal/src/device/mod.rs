@@ -12,14 +12,17 @@ use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
     BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
-    MappedFile, MemoryBudget, Plan, PlanId, Precision, Weight, Weights, check_plan, check_range,
-    check_weights,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Step, Weight, Weights, check_plan,
+    check_range, check_weights,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
 use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
-use crate::encoder::{Body, DecodeSubmission, Limits, PipelineId, Prepared, Stream, cuts, record};
+use crate::encoder::{
+    Body, DecodeEncoding, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared,
+    Stream, cuts, encode, record,
+};
 use crate::fetch;
 use crate::machine::{Host, NAME, Wanted};
 use crate::upload;
@@ -29,6 +32,8 @@ use crate::upload;
 pub struct MetalOptions {
     /// Command buffers of a decode step.
     pub decode: DecodeSubmission,
+    /// Whether they are encoded each time or once.
+    pub encoding: DecodeEncoding,
     /// Launches that are merged. None so far: no measurement on Apple silicon says so.
     pub fusions: Fusions,
 }
@@ -59,6 +64,8 @@ pub struct MetalDevice<H> {
     functions: HashMap<Source, PipelineId>,
     pipelines: Vec<PipelineInfo>,
     plans: Vec<Compiled>,
+    /// Indirect command buffers so far.
+    indirect: usize,
     files: WeightFiles,
     /// The function that copies small reads.
     copy: Option<PipelineId>,
@@ -80,6 +87,7 @@ impl<H: Host> MetalDevice<H> {
             functions: HashMap::new(),
             pipelines: Vec::new(),
             plans: Vec::new(),
+            indirect: 0,
             files: WeightFiles::default(),
             copy: None,
             pending: [None; FETCH_SLOTS],
@@ -127,10 +135,12 @@ impl<H: Host> MetalDevice<H> {
 
     /// Compiles the functions that are new.
     fn load_functions(&mut self, wanted: &[(&str, &Source)]) -> Result<(), DeviceError> {
+        // Plans share functions, so all of them are for both.
+        let indirect = self.options.encoding == DecodeEncoding::Once;
         let mut new: Vec<Wanted<'_>> = Vec::new();
         for &(kernel, source) in wanted {
             if !self.functions.contains_key(source) && new.iter().all(|w| w.source != source) {
-                new.push(Wanted { kernel, source });
+                new.push(Wanted { kernel, source, indirect });
             }
         }
         if new.is_empty() {
@@ -179,6 +189,8 @@ impl<H: Host> MetalDevice<H> {
             format!("it takes {bytes} bytes of threadgroup memory, need at most {most}")
         } else if launch.places.len() > limits.buffers as usize {
             format!("it takes {} buffers, need at most {}", launch.places.len(), limits.buffers)
+        } else if self.options.encoding == DecodeEncoding::Once && !info.indirect {
+            "Metal does not run it from indirect command buffers; encode each step".into()
         } else {
             return Ok(());
         };
@@ -243,6 +255,10 @@ impl<H: Host> Device for MetalDevice<H> {
         self.options.fusions
     }
 
+    fn launch_flops(&self) -> Option<u64> {
+        Some(self.limits.pace.launch_flops())
+    }
+
     fn weight_files(&mut self, files: Vec<MappedFile>) {
         self.files = WeightFiles::open(files, |file| self.host.past_the_cache(file));
     }
@@ -251,6 +267,7 @@ impl<H: Host> Device for MetalDevice<H> {
         check_weights(buffers, &weights)?;
         self.wait()?;
         self.plans.clear();
+        self.indirect = 0;
         self.arguments = Arguments::default();
         self.pending = [None; FETCH_SLOTS];
         self.buffers = buffers.clone();
@@ -305,7 +322,10 @@ impl<H: Host> Device for MetalDevice<H> {
             prepared.push(launch);
         }
         let cuts = cuts(plan, self.options.decode, self.limits.pace);
-        let bodies = record(plan, self.plans.len(), &prepared, &cuts);
+        let bodies = match (plan.step(), self.options.encoding) {
+            (Step::Decode { .. }, DecodeEncoding::Once) => self.encode(plan, &prepared, &cuts)?,
+            _ => record(plan, self.plans.len(), &prepared, &cuts),
+        };
         self.plans.push(Compiled { plan: plan.clone(), launches: prepared, bodies });
         Ok(PlanId(self.plans.len() - 1))
     }
@@ -409,6 +429,20 @@ fn slot(ticket: u64) -> usize {
 }
 
 impl<H: Host> MetalDevice<H> {
+    /// Encodes the next plan into indirect command buffers.
+    fn encode(
+        &mut self,
+        plan: &Plan,
+        launches: &[Prepared],
+        cuts: &[usize],
+    ) -> Result<Vec<Body>, DeviceError> {
+        let first = IndirectId(self.indirect);
+        let Encoded { setup, bodies } = encode(plan, self.plans.len(), launches, cuts, first);
+        setup.iter().try_for_each(|call| self.host.execute(call))?;
+        self.indirect += bodies.len();
+        Ok(bodies)
+    }
+
     fn compiled_mut(&mut self, plan: PlanId) -> Result<&mut Compiled, DeviceError> {
         let found = self.plans.len();
         self.plans.get_mut(plan.0).ok_or_else(|| DeviceError::no_plan(plan, found))

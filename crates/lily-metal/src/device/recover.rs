@@ -48,7 +48,7 @@ impl<H: Host> MetalDevice<H> {
         };
         let plan = compiled.plan.clone();
         let body = compiled.bodies.iter().find(|body| body.first == failure.first);
-        let launches: Vec<usize> = body.map_or(vec![first], Body::launches);
+        let launches: Vec<usize> = body.map_or(vec![first], |body| body.launches.clone());
         for &launch in &launches {
             match self.run_alone(plan_id, launch) {
                 Ok(None) => {}

@@ -20,6 +20,35 @@ pub enum Work {
     Fetch,
 }
 
+/// An indirect command buffer of the session, by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IndirectId(pub usize);
+
+/// A call on a command of an indirect command buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndirectCall {
+    /// `setComputePipelineState`.
+    SetPipeline(PipelineId),
+    /// `setKernelBuffer:offset:atIndex`.
+    SetBuffer {
+        /// Argument of the kernel.
+        index: u32,
+        /// What is bound to it.
+        place: Place,
+    },
+    /// `setBarrier`: the command waits until all commands before it are complete. Comes before its dispatch.
+    SetBarrier,
+    /// `concurrentDispatchThreadgroups`: ends the command.
+    Dispatch {
+        /// Threadgroups along x, y, z.
+        grid: [u32; 3],
+        /// Threads of a threadgroup.
+        threads: u32,
+        /// What it does.
+        work: Work,
+    },
+}
+
 /// One call. A Metal host forwards each to one method; it decides nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -60,6 +89,33 @@ pub enum Command {
         threads: u32,
         /// What it does.
         work: Work,
+    },
+    /// `newIndirectCommandBufferWithDescriptor`: concurrent dispatches that set pipeline and buffers themselves, none of
+    /// them encoded yet. Takes the place of an earlier one with this index or a higher one. May come at any time.
+    NewIndirect {
+        /// Its index.
+        id: IndirectId,
+        /// Commands in it.
+        commands: u32,
+        /// Buffers of a command, at most.
+        buffers: u32,
+    },
+    /// A call on `indirectComputeCommandAtIndex`. May come at any time before the buffer is executed.
+    Encode {
+        /// The buffer.
+        id: IndirectId,
+        /// Index of the command in it.
+        command: u32,
+        /// The call.
+        call: IndirectCall,
+    },
+    /// `executeCommandsInBuffer:withRange`: all commands. The encoder waits neither before nor behind them, and what was
+    /// set in it is not counted on afterwards.
+    Execute {
+        /// The buffer.
+        id: IndirectId,
+        /// Commands in it.
+        commands: u32,
     },
     /// `updateFence`, after everything of this encoder.
     UpdateFence,

@@ -1,5 +1,6 @@
 //! What a device allows.
 
+use super::submissions::SUBMISSION_SECONDS;
 use crate::chip::Gpu;
 use crate::predict::SIMDGROUP_TFLOPS;
 
@@ -26,6 +27,9 @@ pub struct Limits {
     pub simd_width: u32,
     /// Threadgroups along an axis of a grid.
     pub grid: u32,
+    /// Commands of an indirect command buffer that are executed at once: 16,384 on the Mac family; Apple's families
+    /// have no limit.
+    pub indirect_commands: u32,
     /// Slowest pace to reckon with.
     pub pace: Pace,
 }
@@ -44,6 +48,7 @@ impl Default for Limits {
             threadgroup_bytes: 32 << 10,
             simd_width: 32,
             grid: u32::MAX,
+            indirect_commands: 1 << 14,
             pace: Pace::default(),
         }
     }
@@ -66,6 +71,11 @@ impl Pace {
             flops: 0.5 * SIMDGROUP_TFLOPS * 1e12 * f64::from(gpu.cores),
             bytes: 0.5 * gpu.bandwidth_gb_s * 1e9,
         }
+    }
+
+    /// Most arithmetic operations of a launch: it cannot be cut, and has to end within [`SUBMISSION_SECONDS`].
+    pub fn launch_flops(self) -> u64 {
+        (self.flops * SUBMISSION_SECONDS) as u64
     }
 }
 

@@ -8,15 +8,17 @@
 
 pub mod check;
 mod command;
+mod indirect;
 mod limits;
 mod recording;
 mod stream;
 mod submissions;
 
-pub use command::{Command, PipelineId, Work};
+pub use command::{Command, IndirectCall, IndirectId, PipelineId, Work};
+pub use indirect::{DecodeEncoding, Encoded, encode};
 pub use limits::{Limits, Pace};
 pub use recording::{Body, Bound, Prepared, record, record_chain, record_one};
 pub use stream::Stream;
 pub use submissions::{
-    DecodeSubmission, SUBMISSION_SECONDS, cuts, longest_launch, submission_seconds,
+    DecodeSubmission, SUBMISSION_SECONDS, cuts, last_position, launch_seconds, submission_seconds,
 };

@@ -24,6 +24,8 @@ pub struct Prepared {
 pub struct Body {
     /// What its first dispatch does.
     pub first: Work,
+    /// The plan's launches in it, in order.
+    pub launches: Vec<usize>,
     /// The calls.
     pub commands: Vec<Command>,
     /// What is set behind them.
@@ -31,13 +33,9 @@ pub struct Body {
 }
 
 impl Body {
-    /// The plan's launches in it, in order.
-    pub fn launches(&self) -> Vec<usize> {
-        let launch = |command: &Command| match command {
-            Command::Dispatch { work: Work::Launch { launch, .. }, .. } => Some(*launch),
-            _ => None,
-        };
-        self.commands.iter().filter_map(launch).collect()
+    /// A body without calls.
+    pub(super) fn new(first: Work) -> Self {
+        Self { first, launches: Vec::new(), commands: Vec::new(), end: Bound::default() }
     }
 }
 
@@ -49,13 +47,13 @@ pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) 
         match bodies.last_mut() {
             Some(body) if !cuts.contains(&number) => body.commands.push(Command::Barrier),
             _ => {
-                let first = Work::Launch { plan: index, launch };
-                bodies.push(Body { first, commands: Vec::new(), end: Bound::default() });
+                bodies.push(Body::new(Work::Launch { plan: index, launch }));
             }
         }
         let Some(body) = bodies.last_mut() else { continue };
         for launch in stage {
             let work = Work::Launch { plan: index, launch };
+            body.launches.push(launch);
             body.end.dispatch(&launches[launch], work, &mut body.commands);
         }
     }
@@ -65,8 +63,11 @@ pub fn record(plan: &Plan, index: usize, launches: &[Prepared], cuts: &[usize]) 
 /// A body of launches that each wait for the one before it.
 pub fn record_chain(launches: &[(Prepared, Work)]) -> Body {
     let first = launches.first().map_or(Work::Fetch, |(_, work)| *work);
-    let mut body = Body { first, commands: Vec::new(), end: Bound::default() };
+    let mut body = Body::new(first);
     for (prepared, work) in launches {
+        if let Work::Launch { launch, .. } = work {
+            body.launches.push(*launch);
+        }
         if !body.commands.is_empty() {
             body.commands.push(Command::Barrier);
         }

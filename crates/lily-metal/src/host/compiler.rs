@@ -1,16 +1,14 @@
 //! Functions from embedded source, several at once, with their machine code kept in binary archives.
 //!
-//! An archive is found by the hash of everything that its code depends on: the text, the system's version and
-//! the GPU. It saves the back end's work; the front end reads the source at every start.
+//! An archive saves the back end's work; the front end reads the source at every start. What it is found by:
+//! [`archive`](crate::archive).
 
-use std::fmt::Write as _;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lily_kernels::gpu::Source;
 use lily_plan::CompileTimes;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
@@ -19,16 +17,15 @@ use objc2_metal::{
     MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice as _,
     MTLLibrary as _, MTLPipelineOption,
 };
-use sha2::{Digest, Sha256};
 
 use super::{Gpu, Pipeline, System, message};
+use crate::archive::Place;
 use crate::machine::{HostError, Wanted};
 
 /// Compiles functions.
 pub(super) struct Compiler {
     gpu: Gpu,
-    /// What machine code depends on besides the text.
-    key: String,
+    place: Place,
     cache: Option<PathBuf>,
     times: CompileTimes,
 }
@@ -44,8 +41,12 @@ struct Compiled {
 impl Compiler {
     /// A compiler for a GPU; without a `cache` folder nothing is kept.
     pub fn new(gpu: &Gpu, system: &System, cache: Option<PathBuf>) -> Self {
-        let key = format!("{} {} {}", env!("CARGO_PKG_VERSION"), system.name, system.version_text);
-        Self { gpu: gpu.clone(), key, cache, times: CompileTimes::default() }
+        let place = Place {
+            lily: env!("CARGO_PKG_VERSION"),
+            gpu: system.name.clone(),
+            system: system.version_text.clone(),
+        };
+        Self { gpu: gpu.clone(), place, cache, times: CompileTimes::default() }
     }
 
     /// Time spent so far.
@@ -102,7 +103,8 @@ impl Compiler {
         descriptor.setComputeFunction(Some(&function));
         // SAFETY: every entry has whole simdgroups, which the device checks against the pipeline.
         unsafe { descriptor.setThreadGroupSizeIsMultipleOfThreadExecutionWidth(true) };
-        let archive = self.archive(wanted.kernel, wanted.source);
+        descriptor.setSupportIndirectCommandBuffers(wanted.indirect);
+        let archive = self.archive(wanted);
         if let Some(pipeline) = archive.as_deref().and_then(|path| self.load(&descriptor, path)) {
             return Ok(Compiled { pipeline, front, back: start.elapsed(), archived: true });
         }
@@ -121,18 +123,8 @@ impl Compiler {
     }
 
     /// Where a function's machine code is kept.
-    fn archive(&self, kernel: &str, source: &Source) -> Option<PathBuf> {
-        let folder = self.cache.as_ref()?;
-        let mut hash = Sha256::new();
-        for part in [&*self.key, source.function, &*source.text] {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        let mut name = format!("{kernel}-");
-        for byte in &hash.finalize()[..16] {
-            let _ = write!(name, "{byte:02x}");
-        }
-        Some(folder.join(name + ".metalar"))
+    fn archive(&self, wanted: &Wanted<'_>) -> Option<PathBuf> {
+        Some(self.cache.as_ref()?.join(self.place.file_name(wanted)))
     }
 
     /// A pipeline whose machine code is in an archive; `None` if it is not.

@@ -4,6 +4,7 @@
 //! [`encoder`](crate::encoder), which run on any machine.
 
 mod compiler;
+mod indirect;
 mod memory;
 mod queue;
 mod residency;
@@ -30,8 +31,9 @@ use crate::encoder::{Command, Limits, Pace};
 use crate::idle::KEEP;
 use crate::machine::{Failure, Host, HostError, Wanted};
 use compiler::Compiler;
+use indirect::Indirect;
 use memory::Memory;
-use queue::Queue;
+use queue::{Known, Queue};
 use residency::Residency;
 
 /// A Metal device, which any thread may use.
@@ -65,6 +67,7 @@ fn default_cache() -> Option<PathBuf> {
 pub struct AppleHost {
     // In this order: what is under way ends before its memory goes.
     queue: Queue,
+    indirect: Indirect,
     residency: Option<Residency>,
     memory: Memory,
     pipelines: Vec<Pipeline>,
@@ -84,6 +87,7 @@ impl AppleHost {
         let (gpu, system) = system::open()?;
         Ok(Self {
             queue: Queue::new(&gpu)?,
+            indirect: Indirect::default(),
             residency: None,
             memory: Memory::default(),
             pipelines: Vec::new(),
@@ -163,9 +167,10 @@ impl Host for AppleHost {
     }
 
     fn allocate(&mut self, sizes: &[u64]) -> Result<(), HostError> {
+        self.queue = Queue::new(&self.gpu)?;
+        self.indirect = Indirect::default();
         self.residency = None;
         self.memory = Memory::default();
-        self.queue = Queue::new(&self.gpu)?;
         self.memory = Memory::new(&self.gpu, sizes)?;
         if self.system.has_residency_sets {
             let keep = self.options.keep_resident;
@@ -186,6 +191,7 @@ impl Host for AppleHost {
             max_threads: u32::try_from(pipeline.maxTotalThreadsPerThreadgroup()).unwrap_or(0),
             threadgroup_bytes: Some(pipeline.staticThreadgroupMemoryLength() as u64),
             simd_width: u32::try_from(pipeline.threadExecutionWidth()).unwrap_or(0),
+            indirect: pipeline.supportIndirectCommandBuffers(),
         });
         let infos = infos.collect();
         self.pipelines.extend(compiled);
@@ -198,9 +204,22 @@ impl Host for AppleHost {
         {
             residency.used();
         }
-        // Where there are no residency sets, an encoder is told what it may touch.
-        let loose = self.residency.is_none().then_some(&self.memory);
-        self.queue.execute(command, &self.pipelines, &self.memory, loose)
+        if let Command::NewIndirect { id, commands, buffers } = *command {
+            return self.indirect.make(&self.gpu, id, commands, buffers);
+        }
+        let known = Known {
+            pipelines: &self.pipelines,
+            memory: &self.memory,
+            indirect: &self.indirect,
+            // Where there are no residency sets, an encoder is told what it may touch.
+            loose: self.residency.is_none(),
+        };
+        match *command {
+            Command::Encode { id, command, call } => {
+                self.indirect.encode(id, command, call, &known)
+            }
+            _ => self.queue.execute(command, &known),
+        }
     }
 
     fn reach(&mut self, serial: u64) -> Result<(), Failure> {

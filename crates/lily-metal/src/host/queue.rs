@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
+use objc2_foundation::NSRange;
 use objc2_metal::{
     MTLBarrierScope, MTLCommandBuffer, MTLCommandBufferStatus, MTLCommandEncoder as _,
     MTLCommandQueue, MTLComputeCommandEncoder, MTLDevice as _, MTLDispatchType, MTLEvent, MTLFence,
     MTLResource, MTLResourceUsage, MTLSharedEvent, MTLSize,
 };
 
+use super::indirect::Indirect;
 use super::memory::Memory;
 use super::residency::Residency;
 use super::{Gpu, Pipeline, message};
-use crate::encoder::{Command, Work};
+use crate::encoder::{Command, PipelineId, Work};
 use crate::machine::{Failure, HostError};
 
 /// Between two looks at a command buffer whose event does not come, in milliseconds.
@@ -24,6 +26,25 @@ struct Pending {
     serial: u64,
     first: Work,
     buffer: Retained<ProtocolObject<dyn MTLCommandBuffer>>,
+}
+
+/// What commands name.
+pub(super) struct Known<'a> {
+    /// Compiled functions.
+    pub pipelines: &'a [Pipeline],
+    /// Allocations.
+    pub memory: &'a Memory,
+    /// Indirect command buffers.
+    pub indirect: &'a Indirect,
+    /// Each encoder has to be told what it may touch.
+    pub loose: bool,
+}
+
+impl Known<'_> {
+    /// A compiled function.
+    pub fn pipeline(&self, PipelineId(index): PipelineId) -> Result<&Pipeline, HostError> {
+        self.pipelines.get(index).ok_or_else(|| wrong("no such pipeline"))
+    }
 }
 
 /// The queue with its fence and event.
@@ -63,14 +84,8 @@ impl Queue {
         }
     }
 
-    /// Makes the call of a command. Buffers of `loose` are told to each encoder.
-    pub fn execute(
-        &mut self,
-        command: &Command,
-        pipelines: &[Pipeline],
-        memory: &Memory,
-        loose: Option<&Memory>,
-    ) -> Result<(), HostError> {
+    /// Makes the call of a command.
+    pub fn execute(&mut self, command: &Command, known: &Known<'_>) -> Result<(), HostError> {
         match *command {
             Command::BeginCommandBuffer { serial, first } => {
                 let buffer =
@@ -84,7 +99,8 @@ impl Queue {
                 let encoder =
                     autoreleasepool(|_| buffer.computeCommandEncoderWithDispatchType(concurrent));
                 let encoder = encoder.ok_or_else(|| wrong("an encoder that Metal refuses"))?;
-                for buffer in loose.iter().flat_map(|memory| memory.buffers()) {
+                let loose = if known.loose { known.memory.buffers() } else { &[] };
+                for buffer in loose {
                     let resource: &ProtocolObject<dyn MTLResource> =
                         ProtocolObject::from_ref(&**buffer);
                     encoder.useResource_usage(
@@ -96,11 +112,10 @@ impl Queue {
             }
             Command::WaitFence => self.encoder()?.waitForFence(&self.fence),
             Command::SetPipeline(id) => {
-                let pipeline = pipelines.get(id.0).ok_or_else(|| wrong("no such pipeline"))?;
-                self.encoder()?.setComputePipelineState(pipeline);
+                self.encoder()?.setComputePipelineState(known.pipeline(id)?);
             }
             Command::SetBuffer { index, place } => {
-                let buffer = memory.buffer(place.allocation)?;
+                let buffer = known.memory.buffer(place.allocation)?;
                 // SAFETY: the index is below the table's 31 entries and the offset inside of the buffer: the encoder's
                 // checks say so. The buffer outlives the command buffer: `reach` or `drop` waits first.
                 unsafe {
@@ -123,6 +138,21 @@ impl Queue {
                 let threads = MTLSize { width: threads as usize, height: 1, depth: 1 };
                 let grid = MTLSize { width, height, depth };
                 self.encoder()?.dispatchThreadgroups_threadsPerThreadgroup(grid, threads);
+            }
+            Command::Execute { id, commands } => {
+                let buffer = known.indirect.buffer(id)?;
+                // SAFETY: the buffer has so many commands, each of them encoded: the encoder's checks say so. It and what it
+                // names outlive the command buffer: `reach` or `drop` waits first.
+                unsafe {
+                    self.encoder()?.executeCommandsInBuffer_withRange(
+                        buffer,
+                        NSRange::new(0, commands as usize),
+                    );
+                }
+            }
+            // Made and encoded outside of command buffers.
+            Command::NewIndirect { .. } | Command::Encode { .. } => {
+                return Err(wrong("an indirect command buffer"));
             }
             Command::UpdateFence => self.encoder()?.updateFence(&self.fence),
             Command::EndEncoder => {
@@ -188,6 +218,7 @@ impl Drop for Queue {
     }
 }
 
-fn wrong(what: &str) -> HostError {
+/// An error of the order of calls.
+pub(super) fn wrong(what: &str) -> HostError {
     HostError::Unavailable(format!("found {what} in the middle of a step; load the model again"))
 }

@@ -122,3 +122,16 @@ fn small_launches_are_counted_with_their_shares() {
     );
     assert!(text.contains("\npredicted, not measured: "), "{text}");
 }
+
+#[test]
+fn the_longest_command_buffer_is_the_longest_part_between_cuts() {
+    let stages = (0..4).map(|stage| row(stage, stage, 4 << 20, 0, None)).collect();
+    let whole = predict(&table(stages), 1, &m5_max(), Products::SimdgroupMatrix);
+    assert_eq!((whole.command_buffers, whole.longest_command_buffer_us), (1, whole.step_us));
+    let us: Vec<f64> = whole.launches.iter().map(|launch| launch.us).collect();
+    let cut = whole.clone().cut(&[1, 3]);
+    assert_eq!(cut.command_buffers, 3);
+    close(cut.longest_command_buffer_us, us[1] + us[2]);
+    assert!(cut.text().contains("in 3 command buffers of up to "), "{}", cut.text());
+    assert!(whole.text().contains(" in one command buffer, "), "{}", whole.text());
+}

@@ -35,6 +35,17 @@ pub enum EngineError {
         /// Bytes available.
         limit: u64,
     },
+    /// The cache that was asked for is larger than the memory that it would lie in.
+    #[error(
+        "a cache of {needed} bytes was asked for, but {limit} are available; give --cache-memory a \
+         smaller size, or 0 for no cache"
+    )]
+    CacheMemory {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes available.
+        limit: u64,
+    },
     /// An option outside of its range.
     #[error("{name} is {found}, need {need}")]
     Option {

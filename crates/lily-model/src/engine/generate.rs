@@ -18,6 +18,9 @@ pub struct Generation {
     pub logprobs: Option<usize>,
     /// What the text must look like.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Indexes of the prompt, ascending, at which turns begin: good places to keep a state for other
+    /// prompts, in an engine with a cache.
+    pub borders: Vec<usize>,
 }
 
 impl Default for Generation {
@@ -29,6 +32,7 @@ impl Default for Generation {
             sampling: Sampling::greedy(),
             logprobs: None,
             constraint: None,
+            borders: Vec::new(),
         }
     }
 }

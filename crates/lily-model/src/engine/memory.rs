@@ -2,9 +2,10 @@
 
 use std::ops::RangeInclusive;
 
-use lily_kernels::{ModelShape, SessionShape};
-use lily_plan::BufferKind;
+use lily_kernels::{Mixer, ModelShape, SessionShape};
+use lily_plan::{BufferKind, MemoryBudget};
 
+use super::{CacheMemory, EngineError};
 use crate::plan::{MatrixBytes, declare, splits};
 
 /// Bytes of a session by purpose.
@@ -59,4 +60,97 @@ pub fn largest_context(shape: &ModelShape, session: &SessionShape, limit: u64) -
         }
     }
     largest
+}
+
+/// Most bytes that a cache takes of what is left, unless it is told otherwise.
+const MOST_SPARE: u64 = 4 << 30;
+/// The same where the system does not say what is left.
+const UNKNOWN_SPARE: u64 = 1 << 30;
+/// Tokens behind which a state is saved at least, for a cache to be of any use.
+const LEAST_TOKENS: u64 = 256;
+
+/// What an engine may take.
+pub(super) struct Room {
+    pub(super) budget: Option<MemoryBudget>,
+    /// Bytes for the cache, where they are not part of `budget`.
+    pub(super) host: Option<u64>,
+    /// Bytes of weights that may be used in place: they should stay in memory, but are not part of
+    /// `budget`.
+    pub(super) in_place: u64,
+    pub(super) cache: CacheMemory,
+}
+
+impl Room {
+    /// Bytes that were asked for the cache, and the part of them that `budget` has to give.
+    fn asked(&self) -> (u64, u64) {
+        match (self.cache, self.host) {
+            (CacheMemory::Spare, _) => (0, 0),
+            (CacheMemory::Bytes(bytes), None) => (bytes, bytes),
+            (CacheMemory::Bytes(bytes), Some(_)) => (bytes, 0),
+        }
+    }
+
+    /// Refuses a cache that memory of its own has no room for.
+    pub(super) fn check_cache(&self) -> Result<(), EngineError> {
+        match (self.asked().0, self.host) {
+            (needed, Some(limit)) if needed > limit => {
+                Err(EngineError::CacheMemory { needed, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a session that does not fit.
+    pub(super) fn check(
+        &self,
+        shape: &ModelShape,
+        session: &SessionShape,
+    ) -> Result<(), EngineError> {
+        let Some(MemoryBudget { limit, weights }) = self.budget else { return Ok(()) };
+        let for_model = limit
+            .checked_sub(weights)
+            .ok_or(EngineError::WeightMemory { needed: weights, limit })?;
+        let cache = self.asked().1;
+        let available = for_model
+            .checked_sub(cache)
+            .ok_or(EngineError::CacheMemory { needed: cache, limit: for_model })?;
+        let needed = MemoryPlan::new(shape, session).total();
+        if needed <= available {
+            return Ok(());
+        }
+        Err(EngineError::Memory {
+            context: session.capacity,
+            needed,
+            limit: available,
+            largest: largest_context(shape, session, available),
+        })
+    }
+
+    /// Bytes of the cache beside a session that fits.
+    pub(super) fn cache_bytes(&self, shape: &ModelShape, session: &SessionShape) -> u64 {
+        if let CacheMemory::Bytes(bytes) = self.cache {
+            return bytes;
+        }
+        let spare = match (self.host, self.budget) {
+            (Some(left), _) => left / 2,
+            (None, None) => UNKNOWN_SPARE,
+            (None, Some(MemoryBudget { limit, weights })) => {
+                let taken = weights.max(self.in_place) + MemoryPlan::new(shape, session).total();
+                limit.saturating_sub(taken) / 2
+            }
+        };
+        let bytes = spare.min(MOST_SPARE);
+        if bytes < least_cache(shape, session) { 0 } else { bytes }
+    }
+}
+
+/// Bytes of one saved state and a few rows.
+fn least_cache(shape: &ModelShape, session: &SessionShape) -> u64 {
+    let attention = shape.layers.iter().filter(|mixer| **mixer == Mixer::Attention).count();
+    let gdn = shape.layers.len() - attention;
+    let state =
+        shape.v_heads * shape.v_dim * shape.k_dim + shape.conv_channels() * (shape.conv_width - 1);
+    let row = attention * shape.kv_heads * shape.head_dim * 2;
+    let row_bytes = row as u64 * session.precision.kv.bytes().unwrap_or(4) as u64;
+    4 * (gdn * state) as u64 + LEAST_TOKENS * row_bytes
 }

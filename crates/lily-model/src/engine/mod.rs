@@ -1,5 +1,6 @@
 //! The engine: a model on a device, its sequences, and their states.
 
+mod cache;
 mod constraint;
 mod error;
 mod flight;
@@ -8,6 +9,7 @@ mod logprobs;
 mod memory;
 mod plans;
 mod profile;
+mod reuse;
 mod run;
 mod sequence;
 mod snapshot;
@@ -19,18 +21,21 @@ use lily_plan::{
     Device, Fusions, Launch, MemoryBudget, PlanId, Precision, Weight, Weights, control, read_f32,
 };
 
+pub use cache::{CacheMemory, CacheUse};
 pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
 pub use error::EngineError;
 pub use generate::{Chosen, Finish, Generation, Progress};
 pub use logprobs::TokenLogprobs;
+use memory::Room;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
-pub use plans::every_plan;
+pub use plans::{chunk_at, every_plan};
 pub use profile::{KernelCost, Measured};
 pub use run::Run;
 pub use sequence::SequenceId;
 pub use snapshot::Snapshot;
 
 use crate::plan::{Choice, MatrixBytes, PrefillEnd, SessionBuffers, declare};
+use cache::PrefixCache;
 use flight::Flight;
 use plans::PlanCache;
 use sequence::Sequence;
@@ -54,6 +59,8 @@ pub struct EngineOptions {
     pub all_logits: bool,
     /// What there is for the model, instead of what the device says.
     pub memory: Option<MemoryBudget>,
+    /// Memory for beginnings of earlier sequences, which prompts can go on from.
+    pub cache: CacheMemory,
     /// Launches to merge; `None` takes what the device wants.
     pub fusions: Option<Fusions>,
 }
@@ -69,6 +76,7 @@ impl Default for EngineOptions {
             steps_ahead: 0,
             all_logits: false,
             memory: None,
+            cache: CacheMemory::Bytes(0),
             fusions: None,
         }
     }
@@ -89,6 +97,7 @@ pub struct Engine {
     options: EngineOptions,
     buffers: SessionBuffers,
     plans: PlanCache,
+    cache: PrefixCache,
     sequences: Vec<Sequence>,
     /// One for each sequence.
     flights: Vec<Flight>,
@@ -109,17 +118,24 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let mut options = options;
         let mut session = session_shape(&shape, &options, device.precision())?;
-        let budget = match options.memory {
-            None => device.memory_budget(&weights)?,
-            given => given,
+        let room = Room {
+            budget: match options.memory {
+                None => device.memory_budget(&weights)?,
+                given => given,
+            },
+            host: device.host_memory()?,
+            in_place: weights.values().map(weight_bytes).sum(),
+            cache: options.cache,
         };
-        while let Err(error) = check_memory(&shape, &session, budget) {
+        room.check_cache()?;
+        while let Err(error) = room.check(&shape, &session) {
             if !options.shrink_batch || options.batch == 1 {
                 return Err(error);
             }
             options.batch -= 1;
             session = session_shape(&shape, &options, device.precision())?;
         }
+        let cache = PrefixCache::new(room.cache_bytes(&shape, &session));
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
         let mut engine = Self {
@@ -129,6 +145,7 @@ impl Engine {
             options,
             buffers,
             plans: PlanCache::default(),
+            cache,
             sequences: (0..options.batch).map(|_| Sequence::closed()).collect(),
             flights: (0..options.batch).map(|_| Flight::default()).collect(),
             awake: None,
@@ -219,13 +236,14 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
         self.settle(sequence)?;
-        let chunk = self.session.tokens;
         let mut fed = 0;
-        for part in ids.chunks(chunk) {
-            let last = fed + part.len() == ids.len();
+        while fed < ids.len() {
+            let position = self.sequence(sequence)?.position();
+            let count = self.chunk_at(position).min(ids.len() - fed);
+            let last = fed + count == ids.len();
             let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
-            self.feed(sequence, part, end)?;
-            fed += part.len();
+            self.feed(sequence, &ids[fed..fed + count], end)?;
+            fed += count;
             if after_chunk(fed).is_break() {
                 break;
             }
@@ -255,12 +273,16 @@ impl Engine {
         rows: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check_input(sequence, ids)?;
-        let chunk = self.session.tokens.min(self.session.logit_rows);
-        for (i, part) in ids.chunks(chunk).enumerate() {
+        let mut fed = 0;
+        while fed < ids.len() {
+            let position = self.sequence(sequence)?.position();
+            let most = self.chunk_at(position).min(self.session.logit_rows);
+            let part = &ids[fed..ids.len().min(fed + most)];
             self.prefill(sequence, part, PrefillEnd::AllLogits)?;
             let count = part.len() * self.shape.vocab;
             let logits = read_f32(self.device.as_mut(), self.buffers.scratch.logits, 0, count)?;
-            rows(i * chunk, &logits);
+            rows(fed, &logits);
+            fed += part.len();
         }
         Ok(())
     }
@@ -435,24 +457,12 @@ fn eval_rows(shape: &ModelShape, tokens: usize) -> usize {
     ((64 << 20) / (4 * shape.vocab)).clamp(1, tokens)
 }
 
-fn check_memory(
-    shape: &ModelShape,
-    session: &SessionShape,
-    budget: Option<MemoryBudget>,
-) -> Result<(), EngineError> {
-    let Some(MemoryBudget { limit, weights }) = budget else { return Ok(()) };
-    let available =
-        limit.checked_sub(weights).ok_or(EngineError::WeightMemory { needed: weights, limit })?;
-    let needed = MemoryPlan::new(shape, session).total();
-    if needed <= available {
-        return Ok(());
+/// Bytes of a weight as it is stored.
+fn weight_bytes(weight: &Weight) -> u64 {
+    match weight {
+        Weight::Matrix(m) => m.total_bytes(),
+        Weight::Vector(v) => 4 * v.len() as u64,
     }
-    Err(EngineError::Memory {
-        context: session.capacity,
-        needed,
-        limit: available,
-        largest: largest_context(shape, session, available),
-    })
 }
 
 fn matrix_bytes(weights: &Weights) -> MatrixBytes {

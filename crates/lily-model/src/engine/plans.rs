@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lily_kernels::{ModelShape, SessionShape};
+use lily_kernels::{ModelShape, SessionShape, attn_flash};
 use lily_plan::{Fusions, Plan, PlanError, PlanId, Precision};
 
 use super::{Engine, EngineError, EngineOptions, SequenceId, session_shape};
@@ -88,6 +88,24 @@ fn chunk_bucket(count: usize, largest: usize) -> usize {
     count.next_power_of_two().max(SMALLEST_CHUNK).min(largest)
 }
 
+/// Most tokens of a chunk behind `position` tokens, at most `largest`: attention of a layer is one launch, whose work
+/// grows with what is in front of the chunk, and no launch may have more than `flops` operations (see
+/// [`lily_plan::Device::launch_flops`]). Less than `largest`, it is a size that there is a plan for. The smallest plan's
+/// size is never refused.
+pub fn chunk_at(shape: &ModelShape, largest: usize, position: usize, flops: Option<u64>) -> usize {
+    let Some(flops) = flops else { return largest };
+    let fits = |tokens: usize| {
+        // Token t of the chunk sees `position + t + 1` keys.
+        let keys = tokens as u64 * (2 * position as u64 + tokens as u64 + 1) / 2;
+        keys.saturating_mul(attn_flash::flops_per_key(shape)) <= flops
+    };
+    let mut tokens = largest;
+    while tokens > SMALLEST_CHUNK && !fits(tokens) {
+        tokens = (tokens.next_power_of_two() / 2).max(SMALLEST_CHUNK);
+    }
+    tokens
+}
+
 /// Calls `with` with each kind of plan that an engine with these options runs for prompts and answers: for
 /// whoever prepares what they need, such as compiled kernels. `matrices` are the bytes of the weights.
 ///
@@ -151,6 +169,11 @@ impl Engine {
         self.plan(PlanKey::Prefill { tokens, sequence: sequence.0, end })
     }
 
+    /// Most tokens of a chunk behind `position` tokens.
+    pub(crate) fn chunk_at(&self, position: usize) -> usize {
+        chunk_at(&self.shape, self.session.tokens, position, self.device.launch_flops())
+    }
+
     fn fusions(&self) -> Fusions {
         self.options.fusions.unwrap_or(self.device.fusions())
     }
@@ -171,6 +194,52 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// R21.
+    #[test]
+    fn chunks_shrink_as_the_context_grows_so_that_attention_stays_within_the_bound() {
+        let shape = ModelShape {
+            hidden: 64,
+            layers: vec![lily_kernels::Mixer::Attention],
+            vocab: 64,
+            vocab_used: 64,
+            q_heads: 4,
+            kv_heads: 2,
+            head_dim: 32,
+            rotary_dim: 8,
+            rope_theta: 1e4,
+            k_heads: 1,
+            v_heads: 1,
+            k_dim: 32,
+            v_dim: 32,
+            conv_width: 4,
+            experts: 2,
+            top_k: 1,
+            inner: 64,
+            rms_eps: 1e-6,
+        };
+        let flops = |tokens: usize, position: usize| {
+            let keys = (0..tokens).map(|token| position + token + 1).sum::<usize>();
+            keys as u64 * 4 * 4 * 32
+        };
+        assert_eq!(chunk_at(&shape, 512, 1 << 20, None), 512);
+        for (largest, bound) in [(512, flops(512, 1000)), (100, flops(64, 300)), (8, 1), (3, 1)] {
+            let mut last = largest;
+            for position in 0..5000 {
+                let tokens = chunk_at(&shape, largest, position, Some(bound));
+                assert!(tokens <= last && tokens >= SMALLEST_CHUNK.min(largest), "{tokens}");
+                assert!(flops(tokens, position) <= bound || tokens <= SMALLEST_CHUNK);
+                // A size that there is a plan for, so that no row of it is idle.
+                assert_eq!(chunk_bucket(tokens, largest), tokens.max(SMALLEST_CHUNK.min(largest)));
+                let twice = (2 * tokens).min(largest);
+                assert!(twice == tokens || flops(twice, position) > bound, "{tokens} {position}");
+                last = tokens;
+            }
+            assert!(largest <= SMALLEST_CHUNK || last < largest);
+        }
+        // No bound is so large, or context so long, that the sums overflow.
+        assert_eq!(chunk_at(&shape, 16_384, 1 << 44, Some(u64::MAX - 1)), 1024);
+    }
 
     #[test]
     fn every_step_and_every_chunk_of_an_engine_has_a_key_in_the_list() {

@@ -10,7 +10,8 @@ use crate::plan::{Choice, PrefillEnd};
 pub enum Measured {
     /// One decode step; a drawn token follows the rule of the sequence's last run.
     Decode(Choice),
-    /// A chunk of this many tokens of a prompt, not the last.
+    /// A chunk of this many tokens of a prompt, not the last; of fewer where chunks have fewer, see
+    /// [`chunk_at`](super::chunk_at).
     Prefill(usize),
 }
 
@@ -60,7 +61,7 @@ impl Engine {
     ) -> Result<Vec<KernelCost>, EngineError> {
         let tokens = match step {
             Measured::Decode(_) => 1,
-            Measured::Prefill(tokens) => tokens,
+            Measured::Prefill(tokens) => tokens.min(self.chunk_at(position)),
         };
         let needed = position + tokens;
         // Every run moves the position on, so that the next one may need a place more.

@@ -1,8 +1,10 @@
 //! A generation step by step, so that several can go on side by side.
 
+use lily_kernels::CHUNK;
 use lily_kernels::draw::Draw;
 use lily_plan::{control, write_i32};
 
+use super::cache::SavePoints;
 use super::sequence::ControlRow;
 use super::{
     Allowed, Chosen, Engine, EngineError, Finish, Generation, Progress, SequenceId, TokenLogprobs,
@@ -16,20 +18,24 @@ use crate::sampling::TokenCounts;
 /// It may be dropped at any time; the sequence then stays where it is until it is used otherwise.
 #[derive(Debug)]
 pub struct Run {
-    sequence: SequenceId,
+    pub(super) sequence: SequenceId,
     /// Of the sequence, when the run began: a sequence that was closed and opened is another one.
     opened: u64,
-    prompt: Vec<u32>,
-    /// Tokens of the prompt that are read.
-    fed: usize,
+    pub(super) prompt: Vec<u32>,
+    /// Tokens of the prompt that are in the states.
+    pub(super) fed: usize,
+    /// Of them, those that came from an earlier sequence.
+    pub(super) cached: usize,
+    /// Where states are saved; `None` until the prompt was looked up, and without a cache.
+    pub(super) points: Option<SavePoints>,
     /// Most tokens of the next chunk.
     chunk: usize,
-    generation: Generation,
+    pub(super) generation: Generation,
     path: Path,
     /// Tokens handed out.
     produced: usize,
     /// Tokens in the states, as far as this run has moved them.
-    position: usize,
+    pub(super) position: usize,
     finish: Option<Finish>,
 }
 
@@ -77,9 +83,31 @@ impl Run {
         self.prompt.len()
     }
 
-    /// Tokens of the prompt that are read.
+    /// Tokens of the prompt that are in the states: read, or kept from an earlier sequence.
     pub fn prefilled(&self) -> usize {
         self.fed
+    }
+
+    /// Tokens of the prompt that were kept from an earlier sequence. Known once the first chunk is
+    /// read.
+    pub fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// Whether the first chunk was not asked for yet.
+    pub fn is_new(&self) -> bool {
+        self.fed == 0
+    }
+
+    /// Whether this run is known to save a state, behind at least `least` and at most `most` tokens.
+    pub fn will_save(&self, least: usize, most: usize) -> bool {
+        let points = self.points.as_ref();
+        points.is_some_and(|points| points.ahead().any(|at| (least..=most).contains(&at)))
+    }
+
+    /// The prompt.
+    pub fn prompt(&self) -> &[u32] {
+        &self.prompt
     }
 
     /// Whether the prompt is read; every further step gives a token.
@@ -106,6 +134,9 @@ impl Run {
 
 impl Engine {
     /// Begins a generation behind what is in the sequence; nothing is computed yet.
+    ///
+    /// In an empty sequence of an engine with a cache, the first step looks for a state that was saved
+    /// behind a beginning of the prompt, and the run goes on there.
     ///
     /// Runs on different sequences may be advanced in any order, and each gives what it would give
     /// alone. While a run goes on, its sequence may be saved but not changed.
@@ -151,6 +182,8 @@ impl Engine {
             opened: state.opened,
             prompt: prompt.to_vec(),
             fed: 0,
+            cached: 0,
+            points: None,
             chunk: self.session.tokens,
             generation,
             path,
@@ -175,8 +208,12 @@ impl Engine {
         let result = self.check_run(run).and_then(|()| {
             if run.is_prompt_read() { self.next_token(run) } else { self.next_chunk(run) }
         });
-        if result.is_err() {
+        if let Err(error) = &result {
             run.finish = Some(Finish::Cancelled);
+            if matches!(error, EngineError::NotFinite { .. }) {
+                // The next one with this beginning is read from its first token.
+                self.cache.forget(&run.prompt);
+            }
         }
         result.map(Some)
     }
@@ -208,7 +245,15 @@ impl Engine {
     }
 
     fn next_chunk(&mut self, run: &mut Run) -> Result<Progress, EngineError> {
-        let count = run.chunk.min(self.session.tokens).min(run.prompt.len() - run.fed);
+        self.resume(run)?;
+        let until = run.points.as_ref().and_then(SavePoints::next);
+        let until = until.map_or(usize::MAX, |at| at - run.position);
+        let most = run.chunk.min(self.chunk_at(run.position)).min(until);
+        let mut count = most.min(run.prompt.len() - run.fed);
+        if run.points.is_some() && count >= CHUNK && count < run.prompt.len() - run.fed {
+            // States are kept at the ends of blocks.
+            count -= (run.position + count) % CHUNK;
+        }
         let part = &run.prompt[run.fed..run.fed + count];
         let is_last = run.fed + count == run.prompt.len();
         let end = if is_last { run.path.prefill_end() } else { PrefillEnd::More };
@@ -222,6 +267,7 @@ impl Engine {
                 Path::Host(choice) => choice.logits = Some(self.logits(run.sequence)?),
             }
         }
+        self.save_on_the_way(run)?;
         Ok(Progress::Prefilled(run.fed))
     }
 

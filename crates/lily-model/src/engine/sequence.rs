@@ -43,6 +43,9 @@ pub(crate) struct Sequence {
     pub(crate) control: ControlRow,
     /// Row of the logits buffer that holds this sequence's last logits, until another writes there.
     pub(crate) logits_row: Option<usize>,
+    /// Tokens of the last use of this sequence whose keys and values are still there; none once
+    /// anything was fed.
+    pub(crate) resident: Vec<u32>,
 }
 
 impl Sequence {
@@ -58,6 +61,7 @@ impl Sequence {
             oldest: 0,
             control,
             logits_row: None,
+            resident: Vec::new(),
         }
     }
 
@@ -68,6 +72,7 @@ impl Sequence {
     /// Books a prefill chunk: only the state behind it is certain to be in the ring.
     pub(crate) fn feed_chunk(&mut self, ids: &[u32]) {
         self.tokens.extend_from_slice(ids);
+        self.resident = Vec::new();
         self.oldest = self.tokens.len();
         self.pending = None;
         self.logits_row = None;
@@ -76,6 +81,7 @@ impl Sequence {
     /// Books decode steps: each leaves the state before it in the ring, `run_ahead` of them.
     pub(crate) fn advance(&mut self, fed: &[u32], run_ahead: usize) {
         self.tokens.extend_from_slice(fed);
+        self.resident = Vec::new();
         self.oldest = self.oldest.max(self.tokens.len().saturating_sub(run_ahead));
         self.control[control::POSITION] = self.tokens.len() as i32;
         self.pending = None;
@@ -91,12 +97,16 @@ impl Engine {
     /// Takes a free sequence; it starts empty.
     pub fn open(&mut self) -> Result<SequenceId, EngineError> {
         let free = self.sequences.iter().position(|s| s.status == Status::Closed);
-        let index = free.ok_or(EngineError::NoSequence(self.sequences.len()))?;
+        self.open_at(free.ok_or(EngineError::NoSequence(self.sequences.len()))?)
+    }
+
+    pub(crate) fn open_at(&mut self, index: usize) -> Result<SequenceId, EngineError> {
         let sequence = SequenceId(index);
         self.ground(sequence);
         self.opened += 1;
-        let opened = self.opened;
-        self.sequences[index] = Sequence { status: Status::Open, opened, ..Sequence::closed() };
+        let (opened, status) = (self.opened, Status::Open);
+        let resident = std::mem::take(&mut self.sequences[index].resident);
+        self.sequences[index] = Sequence { status, opened, resident, ..Sequence::closed() };
         self.write_control(sequence)?;
         Ok(sequence)
     }
@@ -108,7 +118,11 @@ impl Engine {
         }
         self.ground(sequence);
         if let Some(state) = self.sequences.get_mut(sequence.0) {
-            *state = Sequence::closed();
+            let resident = match state.status {
+                Status::Open if !self.cache.is_off() => std::mem::take(&mut state.tokens),
+                _ => Vec::new(),
+            };
+            *state = Sequence { resident, ..Sequence::closed() };
         }
     }
 

@@ -2,8 +2,7 @@
 
 use lily_kernels::residual::ResidualBuffers;
 use lily_kernels::{
-    CHUNKED_FROM_TOKENS, gdn_chunk_prepare, gdn_chunk_scan, gdn_conv, gdn_gate, gdn_in, gdn_out,
-    gdn_scan, gdn_step,
+    gdn_chunk_prepare, gdn_chunk_scan, gdn_conv, gdn_gate, gdn_in, gdn_out, gdn_scan, gdn_step,
 };
 
 use super::{GdnBuffers, LayerBuffers, Recorder};
@@ -81,7 +80,7 @@ impl Recorder<'_> {
             },
         ));
         // core [rows, v_heads, v_dim]
-        if self.cx.step.rows() >= CHUNKED_FROM_TOKENS {
+        if self.cx.is_chunked() {
             self.push(gdn_chunk_prepare::launch(
                 &self.cx,
                 gdn_chunk_prepare::Buffers {

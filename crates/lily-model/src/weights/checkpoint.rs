@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use lily_files::Files;
 use lily_plan::MappedFile;
 use serde::Serialize;
 
@@ -53,15 +54,18 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a model folder: reads `config.json`, maps the weight files and checks every tensor.
+    /// Opens a model: reads `config.json`, maps the weight files and checks every tensor.
     ///
-    /// The files are mapped, not read: only headers and small tensors are touched.
+    /// The files are mapped, not read: only headers and small tensors are touched. Those of a model in the
+    /// program are used where they are.
     ///
     /// # Errors
     /// As [`CheckpointError`] lists; each names the file, and the tensor where one is at fault.
-    pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
-        let config = Config::read(folder)?;
-        let mut files = WeightFiles::open(folder)?;
+    pub fn open<'a>(model: impl Into<Files<'a>>) -> Result<Self, CheckpointError> {
+        let model = model.into();
+        let folder = model.root();
+        let config = Config::read(model)?;
+        let mut files = WeightFiles::open(model)?;
         let (text, aside) = sort_tensors(&mut files, &config)?;
         let modules = modules(&config);
         refuse_quantised_small(&modules, &text, &files)?;
@@ -87,7 +91,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The folder that was opened.
+    /// The folder that was opened, or what messages call a model in the program.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -102,8 +106,12 @@ impl Checkpoint {
         self.layout
     }
 
-    /// Weight files with their mapped contents, for devices that read them again past the page cache.
+    /// Weight files with their mapped contents, for devices that read them again past the page cache. None if
+    /// they are a part of the program.
     pub fn mapped_files(&self) -> Vec<MappedFile> {
+        if self.files.packed {
+            return Vec::new();
+        }
         let files = self.files.files.iter().zip(&self.files.maps);
         files
             .map(|((path, _), map)| MappedFile { path: path.clone(), bytes: map.clone() })

@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use lily_files::Files;
 use serde_json::Value;
 
 use super::layout::Dtype;
 use super::{mmap, safetensors};
 use crate::error::CheckpointError;
-use crate::text_file::{read_text, without_mark};
+use crate::text_file::{read_text_of, without_mark};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
@@ -40,54 +41,62 @@ pub(crate) struct WeightFiles {
     pub(crate) root: PathBuf,
     /// Files that look like weights and were not read.
     pub(crate) ignored: Vec<String>,
+    /// Whether the files are a part of the program, and not on a disk.
+    pub(crate) packed: bool,
 }
 
 impl WeightFiles {
     /// Maps `model.safetensors`, or the shards of `model.safetensors.index.json`.
-    pub(crate) fn open(folder: &Path) -> Result<Self, CheckpointError> {
-        let index = folder.join(INDEX);
-        if is_there(&index)? {
-            return Self::open_shards(folder, index);
+    pub(crate) fn open(model: Files<'_>) -> Result<Self, CheckpointError> {
+        if is_there(model, INDEX)? {
+            return Self::open_shards(model);
         }
-        let single = folder.join(SINGLE);
-        if !is_there(&single)? {
-            return Err(CheckpointError::NoWeights(folder.into()));
+        if !is_there(model, SINGLE)? {
+            return Err(CheckpointError::NoWeights(model.root().into()));
         }
-        let mut found = Self {
-            files: vec![],
-            maps: vec![],
-            tensors: vec![],
-            root: single.clone(),
-            ignored: vec![],
-        };
-        found.add(single)?;
-        found.ignored = other_files(folder, |name| name == SINGLE)?;
+        let mut found = Self::none(model, SINGLE);
+        found.add(model, SINGLE)?;
+        found.ignored = other_files(model, |name| name == SINGLE)?;
         Ok(found)
     }
 
-    fn open_shards(folder: &Path, index: PathBuf) -> Result<Self, CheckpointError> {
-        let map = read_index(&index)?;
+    fn none(model: Files<'_>, root: &str) -> Self {
+        Self {
+            files: vec![],
+            maps: vec![],
+            tensors: vec![],
+            root: model.path(root),
+            ignored: vec![],
+            packed: matches!(model, Files::Packed(_)),
+        }
+    }
+
+    fn open_shards(model: Files<'_>) -> Result<Self, CheckpointError> {
+        let map = read_index(model)?;
         let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (tensor, shard) in &map {
             shards.entry(shard).or_default().push(tensor);
         }
         for (shard, tensors) in &shards {
-            let file = folder.join(shard);
-            if !file.is_file() {
+            let file = model.path(shard);
+            let there = match model {
+                Files::Folder(_) => file.is_file(),
+                Files::Packed(_) => model.has(shard),
+            };
+            if !there {
                 return Err(CheckpointError::MissingShard { file, tensor: tensors[0].into() });
             }
         }
-        let others = other_files(folder, |name| shards.contains_key(name))?;
+        let others = other_files(model, |name| shards.contains_key(name))?;
         // A second set of shards means that two versions are mixed; other files may be anything.
         if let Some(stray) = others.iter().find(|name| name.starts_with("model")) {
-            return Err(CheckpointError::StrayShard(folder.join(stray)));
+            return Err(CheckpointError::StrayShard(model.path(stray)));
         }
-        let mut found =
-            Self { files: vec![], maps: vec![], tensors: vec![], root: index, ignored: others };
+        let mut found = Self { ignored: others, ..Self::none(model, INDEX) };
         for (shard, tensors) in &shards {
-            let file = folder.join(shard);
+            let file = model.path(shard);
             let first = found.tensors.len();
-            found.add(file.clone())?;
+            found.add(model, shard)?;
             let held = &found.tensors[first..];
             for tensor in held {
                 let expected = map.get(&tensor.name);
@@ -109,9 +118,17 @@ impl WeightFiles {
     }
 
     /// Maps one file and appends its tensors, sorted by name.
-    fn add(&mut self, file: PathBuf) -> Result<(), CheckpointError> {
-        let bytes = mmap::map(&file)
-            .map_err(|source| CheckpointError::Unreadable { file: file.clone(), source })?;
+    fn add(&mut self, model: Files<'_>, name: &str) -> Result<(), CheckpointError> {
+        let file = model.path(name);
+        let bytes = match model {
+            Files::Folder(_) => mmap::map(&file),
+            Files::Packed(packed) => {
+                let bytes = packed.file(name).map(Bytes::from_static);
+                bytes.ok_or_else(|| io::ErrorKind::NotFound.into())
+            }
+        };
+        let bytes =
+            bytes.map_err(|source| CheckpointError::Unreadable { file: file.clone(), source })?;
         let header = safetensors::parse_header(&bytes)
             .map_err(|problem| CheckpointError::Header { file: file.clone(), problem })?;
         let at = self.files.len();
@@ -135,7 +152,11 @@ impl WeightFiles {
 
 /// Whether a file is there. What has its name and is no file is not taken for absent, nor is a link that
 /// leads nowhere: the weights would be looked for elsewhere.
-fn is_there(file: &Path) -> Result<bool, CheckpointError> {
+fn is_there(model: Files<'_>, name: &str) -> Result<bool, CheckpointError> {
+    let Files::Folder(folder) = model else {
+        return Ok(model.has(name));
+    };
+    let file = &folder.join(name);
     let unreadable = |source| CheckpointError::Unreadable { file: file.into(), source };
     match std::fs::symlink_metadata(file) {
         Ok(_) => {}
@@ -149,9 +170,9 @@ fn is_there(file: &Path) -> Result<bool, CheckpointError> {
 }
 
 /// The `weight_map` of an index: tensor name to file name.
-fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> {
-    let refuse = |reason: String| CheckpointError::Index { file: file.into(), reason };
-    let text = read_text(file).map_err(|e| refuse(e.to_string()))?;
+fn read_index(model: Files<'_>) -> Result<BTreeMap<String, String>, CheckpointError> {
+    let refuse = |reason: String| CheckpointError::Index { file: model.path(INDEX), reason };
+    let text = read_text_of(model, INDEX).map_err(|e| refuse(e.to_string()))?;
     let root: Value =
         serde_json::from_str(without_mark(&text)).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = root.get("weight_map").and_then(Value::as_object) else {
@@ -171,7 +192,13 @@ fn read_index(file: &Path) -> Result<BTreeMap<String, String>, CheckpointError> 
 }
 
 /// Names of `*.safetensors` files in the folder that are not in use, sorted.
-fn other_files(folder: &Path, used: impl Fn(&str) -> bool) -> Result<Vec<String>, CheckpointError> {
+fn other_files(
+    model: Files<'_>,
+    used: impl Fn(&str) -> bool,
+) -> Result<Vec<String>, CheckpointError> {
+    let Files::Folder(folder) = model else {
+        return Ok(Vec::new());
+    };
     let unreadable = |source| CheckpointError::Unreadable { file: folder.into(), source };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
@@ -193,7 +220,7 @@ mod tests {
         for name in [INDEX, SINGLE] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join(name);
-            let refusal = || WeightFiles::open(folder.path()).unwrap_err().to_string();
+            let refusal = || WeightFiles::open(folder.path().into()).unwrap_err().to_string();
             std::fs::create_dir(&path).unwrap();
             let wanted = format!("`{}` cannot be read (it is no regular file)", path.display());
             assert!(refusal().starts_with(&wanted), "{}", refusal());

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use lily_chat::{CompletionRequest, builtin_model};
+use lily_chat::{CompletionRequest, random_model};
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::Checkpoint;
-use lily_model::engine::{Engine, EngineOptions};
+use lily_model::engine::{CacheMemory, Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::sampling::Sampling;
 use lily_text::Thinking;
@@ -21,13 +21,19 @@ const LETTER: u32 = b'a' as u32;
 type Heard = UnboundedReceiver<(usize, Update)>;
 
 fn engine(sessions: usize, steps_ahead: usize) -> (Generator, Tokenizer) {
-    let folder = builtin_model().unwrap();
+    engine_with(sessions, steps_ahead, 0)
+}
+
+/// One with so many bytes for beginnings of prompts.
+fn engine_with(sessions: usize, steps_ahead: usize, cache: u64) -> (Generator, Tokenizer) {
+    let folder = random_model().unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let numerics = Numerics::Exact;
     let device = CpuDevice::new(CpuOptions { numerics, threads: 1, ..CpuOptions::default() });
     let base = EngineOptions { context: 2048, chunk: 64, ..EngineOptions::default() };
     let run_ahead = steps_ahead.max(1);
-    let options = EngineOptions { batch: sessions, run_ahead, steps_ahead, ..base };
+    let cache = CacheMemory::Bytes(cache);
+    let options = EngineOptions { batch: sessions, run_ahead, steps_ahead, cache, ..base };
     let shape = model_shape(checkpoint.config());
     let weights = checkpoint.weights().unwrap();
     let engine = Engine::new(Box::new(device), shape, weights, options).unwrap();
@@ -78,7 +84,7 @@ fn news(heard: &mut Heard) -> News {
     while let Ok((_, update)) = heard.try_recv() {
         match update {
             Update::Prefilled(tokens) => news.prefilled.push(tokens),
-            Update::Text { content, .. } => news.letters += content.len(),
+            Update::Content(text) => news.letters += text.len(),
             Update::Finished(_) => news.finished = true,
             Update::Failed(_) => news.failed = true,
             other => panic!("{other:?}"),
@@ -227,4 +233,82 @@ fn an_abort_ends_everything_within_one_round() {
     floor.round();
     assert!(!floor.admit());
     assert!(running.iter_mut().all(|heard| news(heard).failed));
+}
+
+/// Enough for all that a test keeps.
+const CACHE: u64 = 64 << 20;
+
+/// R74, R75: what was read is there for the retry.
+#[test]
+fn a_retry_goes_on_where_the_first_request_was_left() {
+    let (generator, tokenizer) = engine_with(1, 0, CACHE);
+    let worker = Worker::new(8, 1);
+    let mut floor = floor(&worker, generator, &tokenizer);
+    let mut left = ask(&worker, 1000, 5);
+    assert!(floor.admit());
+    for _ in 0..13 {
+        floor.round();
+    }
+    assert_eq!(news(&mut left).prefilled.last(), Some(&832));
+    drop(left);
+    let mut retry = ask(&worker, 1000, 5);
+    // The client is seen to be gone, and its place is taken.
+    floor.round();
+    assert!(floor.admit());
+    for _ in 0..3 {
+        floor.round();
+    }
+    assert_eq!(news(&mut retry).prefilled, [896, 960, 1000]);
+    for _ in 0..10 {
+        floor.round();
+    }
+    assert!(news(&mut retry).finished);
+    assert_eq!((worker.cache().hits, worker.cache().reused_tokens), (1, 832));
+}
+
+#[test]
+fn requests_with_one_beginning_read_it_once() {
+    let (generator, tokenizer) = engine_with(4, 0, CACHE);
+    let worker = Worker::new(8, 4);
+    let mut floor = floor(&worker, generator, &tokenizer);
+    // The choices of a request; and one whose client leaves, so that the next in line reads on.
+    let mut heard: Vec<Heard> = (0..4).map(|_| ask(&worker, 500, 5)).collect();
+    assert!(floor.admit());
+    for _ in 0..3 {
+        floor.round();
+    }
+    let prefilled: Vec<_> = heard.iter_mut().map(|heard| news(heard).prefilled).collect();
+    assert_eq!(prefilled, [vec![64, 128, 192], vec![], vec![], vec![]]);
+    drop(heard.remove(0));
+    let mut rounds = 0;
+    while worker.running() > 0 {
+        floor.round();
+        rounds += 1;
+        assert!(rounds < 100);
+    }
+    let all: Vec<_> = heard.iter_mut().map(news).collect();
+    assert!(all.iter().all(|news| news.finished && news.letters == 5), "{all:?}");
+    assert_eq!(all[0].prefilled[0], 256, "goes on where the one that left was");
+    // Its end is read beside the others, in small chunks.
+    assert!(all[0].prefilled.contains(&448) && all[0].prefilled.last() == Some(&500));
+    assert_eq!((&all[1].prefilled[..], &all[2].prefilled[..]), (&[500][..], &[500][..]));
+}
+
+#[test]
+fn nobody_waits_for_a_beginning_that_will_not_be_kept() {
+    for (cache, prompt) in [(0, 500), (20_000, 500), (CACHE, 60)] {
+        let (generator, tokenizer) = engine_with(2, 0, cache);
+        let worker = Worker::new(8, 2);
+        let mut floor = floor(&worker, generator, &tokenizer);
+        let mut both = [ask(&worker, prompt, 5), ask(&worker, prompt, 5)];
+        assert!(floor.admit());
+        let mut rounds = 0;
+        while worker.running() > 0 {
+            floor.round();
+            rounds += 1;
+            assert!(rounds < 100, "{cache}");
+        }
+        assert!(both.iter_mut().all(|heard| news(heard).finished), "{cache}");
+        assert!(worker.cache().bytes <= cache);
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lily_chat::{Script, builtin_model};
+use lily_chat::{Script, random_model};
 use lily_cpu::{CpuDevice, CpuOptions, Numerics};
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
@@ -60,7 +60,7 @@ pub struct Events {
 
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    FOLDER.get_or_init(|| builtin_model().unwrap()).path()
+    FOLDER.get_or_init(|| random_model().unwrap()).path()
 }
 
 /// The device of all tests.

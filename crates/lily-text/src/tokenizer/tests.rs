@@ -42,7 +42,7 @@ fn open(file: &Value) -> Result<Tokenizer, TextError> {
 }
 
 #[test]
-fn merges_apply_and_the_longest_added_token_wins() {
+fn r41_merges_apply_and_the_longest_added_token_wins() {
     let tokenizer = open(&file()).unwrap();
     let ids = |text: &str, markers| tokenizer.encode(text, markers).unwrap();
     assert_eq!(ids("abcab", Markers::Plain), [257, 256]);
@@ -104,7 +104,7 @@ fn tokens_that_only_the_configuration_lists_are_added() {
 }
 
 #[test]
-fn what_lily_does_not_follow_is_refused_by_name() {
+fn r40_what_lily_does_not_follow_is_refused_by_name() {
     let level = json!({ "type": "ByteLevel", "add_prefix_space": true, "use_regex": true });
     let metaspace = json!({ "type": "Metaspace", "replacement": "_" });
     let cases = [

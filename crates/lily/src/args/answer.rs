@@ -44,7 +44,7 @@ pub struct RunArgs {
         conflicts_with_all = ["system", "think", "no_think", "hide_thinking"]
     )]
     pub tokens: Vec<u32>,
-    /// Most tokens to generate; without it 1024 for a PROMPT, and 128 otherwise or without -m.
+    /// Most tokens to generate; without it 1024 for a PROMPT, and 128 otherwise.
     #[arg(long, value_name = "N", value_parser = max_tokens())]
     pub max_tokens: Option<usize>,
     /// Positions of the context; without it, what the prompt and --max-tokens need.
@@ -70,7 +70,7 @@ pub struct ChatArgs {
     /// Model and device.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Most tokens of an answer; without it what the context holds, or 128 without -m.
+    /// Most tokens of an answer; without it what the context holds.
     #[arg(long, value_name = "N", value_parser = max_tokens())]
     pub max_tokens: Option<usize>,
     /// Positions of the context; without it 8192, or less if the model was made for less.
@@ -122,7 +122,7 @@ impl AnswerArgs {
         match (self.think, self.no_think) {
             (true, _) => Some(true),
             (_, true) => Some(false),
-            // A random model never ends its thought.
+            // It answers as well without, and sooner.
             _ => builtin.then_some(false),
         }
     }

@@ -1,6 +1,6 @@
 //! Arguments of `lily bench`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf, absolute};
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -53,12 +53,17 @@ impl BenchArgs {
     /// Figures and chart would be written over each other.
     pub fn check(&self) -> Result<(), clap::Error> {
         match (&self.json, &self.plot) {
-            (Some(json), Some(plot)) if json == plot => {
+            (Some(json), Some(plot)) if is_same(json, plot) => {
                 Err(conflict("bench", "--json and --plot name one file; give each its own"))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Whether two names lead to one file, as far as they tell.
+fn is_same(first: &Path, second: &Path) -> bool {
+    absolute(first).ok() == absolute(second).ok()
 }
 
 /// A number from 1 to `most`; lengths and tokens together stay below the longest context.

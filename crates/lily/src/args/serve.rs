@@ -20,7 +20,7 @@ pub struct ServeArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["device", "exact", "threads", "chunk"]
+        conflicts_with_all = ["device", "exact", "threads", "load", "chunk"]
     )]
     pub scripted: Option<PathBuf>,
     /// Address to listen on; 0.0.0.0 lets other machines in.
@@ -55,6 +55,10 @@ pub struct ServeArgs {
     /// as many as fit into memory.
     #[arg(long, value_name = "N", value_parser = sessions, conflicts_with = "scripted")]
     pub sessions: Option<usize>,
+    /// Memory for beginnings of prompts that need not be read again, such as 4G, 512M or a number of
+    /// bytes; 0 keeps nothing. Without it half of what the model leaves, at most 4G.
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "scripted")]
+    pub cache_memory: Option<u64>,
     /// Requests that may wait while others run.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub queue: usize,
@@ -71,6 +75,22 @@ pub struct ServeArgs {
 fn sessions(text: &str) -> Result<usize, String> {
     let sessions = text.parse::<usize>().ok().filter(|sessions| (1..=1024).contains(sessions));
     sessions.ok_or_else(|| "expected a number from 1 to 1024, such as 4".into())
+}
+
+/// Bytes, or a number with K, M, G or T behind it: powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let power = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => Some(0),
+        "K" | "KB" | "KIB" => Some(10),
+        "M" | "MB" | "MIB" => Some(20),
+        "G" | "GB" | "GIB" => Some(30),
+        "T" | "TB" | "TIB" => Some(40),
+        _ => None,
+    };
+    let bytes = digits.parse::<u64>().ok().zip(power);
+    let bytes = bytes.and_then(|(number, power)| number.checked_mul(1 << power));
+    bytes.ok_or_else(|| "expected a size such as 4G, 512M or 0".into())
 }
 
 /// Above 0, and no more than a year.
@@ -102,5 +122,27 @@ impl ServeArgs {
             result.map_err(|error| conflict("serve", &format!("{option}: {error}")))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_bytes_or_powers_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("1234", 1234),
+            ("512M", 512 << 20),
+            ("4G", 4 << 30),
+            ("4gib", 4 << 30),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "1 ", "G", "-1", "1.5G", "4X", "99999999999G", "4 G", "G4"] {
+            assert!(size(text).is_err(), "{text}");
+        }
     }
 }

@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
-    // Before the device starts threads, which would not hold back signals.
+    // Before the device, which takes longer.
     let source = match &args.preset {
         Some(preset) => Err(preset),
         None => Ok(Source::find(&args.model)?),
@@ -75,10 +75,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
             bar.finish_and_clear();
             (engine?, format!("{preset}, random weights"))
         }
-        Ok(held) => {
-            let name = held.source.name.clone();
-            (held.load_on(opened, options)?.engine, name)
-        }
+        Ok(source) => (source.load_on(opened, options)?.engine, source.name),
     };
     let sampled = args.sampled;
     let how = if sampled { "sampled" } else { "greedy" };

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use lily_chat::{DialogueOptions, Input};
+use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_model::sampling::Sampling;
 use lily_text::PromptEncoder;
 
-use crate::answer::SHORT_ANSWER;
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
 use crate::model::Source;
@@ -36,9 +36,8 @@ Ctrl-C stops an answer; Up brings back what was sent before.";
 
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<ExitCode> {
-    let held = Source::find(&args.model)?;
-    let source = &held.source;
-    let encoder = PromptEncoder::open(&source.folder).context(
+    let source = Source::find(&args.model)?;
+    let encoder = PromptEncoder::open(source.files()).context(
         "a chat needs a tokenizer and a chat template; `lily run --tokens` does without",
     )?;
     let context = match args.ctx {
@@ -54,13 +53,15 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
         );
     }
     let (name, builtin) = (source.name.clone(), source.is_builtin());
-    let loaded = held.load(&args.model, context, false)?;
+    // Templates leave thoughts out of later prompts, which then part from what was generated.
+    let engine = EngineOptions { context, cache: CacheMemory::Spare, ..EngineOptions::default() };
+    let loaded = source.load_with(&args.model, engine)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let options = DialogueOptions {
         system: args.answer.system.clone(),
         enable_thinking: args.answer.thinking(builtin),
         preserve_thinking: args.preserve_thinking.then_some(true),
-        max_tokens: args.max_tokens.or(builtin.then_some(SHORT_ANSWER)),
+        max_tokens: args.max_tokens,
         stop_ids: loaded.stop_ids.clone(),
         stop: args.answer.stop.clone(),
         sampling,

@@ -28,7 +28,7 @@ struct Report {
     kernels: Vec<Row>,
     /// Where kernels are compiled at run time.
     compile_times: Option<CompileTimes>,
-    /// The built-in model, once the kernels are right.
+    /// A tiny model, once the kernels are right.
     model: Option<WholeModel>,
     /// Kernels that are not ok.
     failed: usize,
@@ -49,7 +49,7 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let Patient { name, mut device, bar, machine } = machine::open(args.device)?;
+    let Patient { name, mut device, once, bar, machine } = machine::open(args.device)?;
     if !args.json {
         print(format_args!(
             "{:21} {name}\n{machine}\n{:21} {:>5} {:>12}\n",
@@ -67,7 +67,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let failed = kernels.iter().filter(|row| !row.ok).count();
     // Wrong kernels say nothing about time. On the processor nothing waits for a launch.
     let has_launches = failed == 0 && matches!(name, "cuda" | "metal");
-    let launches = has_launches.then(|| probe::measure(device.as_mut())).transpose()?;
+    let measure = || probe::measure(device.as_mut(), once);
+    let launches = has_launches.then(measure).transpose()?;
     let compile_times = device.compile_times();
     let model = (failed == 0).then(|| WholeModel::examine(device, bar)).transpose()?;
     let ok = model.as_ref().is_some_and(WholeModel::is_ok);

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use lily_model::evaluation::{Evaluation, Reference, evaluate};
 
 use crate::args::EvalArgs;
@@ -11,7 +11,6 @@ use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<ExitCode> {
-    ensure!(args.model.model.is_some(), "a reference belongs to a model; name its folder with -m");
     let reference = Reference::open(&args.reference)?;
     let mut loaded = load(&args.model, reference.longest().max(2), true)?;
     let e = evaluate(&mut loaded.engine, &reference)?;

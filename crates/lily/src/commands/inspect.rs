@@ -1,22 +1,27 @@
 //! `lily inspect`: what a checkpoint folder holds.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use lily_files::Files;
 use lily_model::{Inspection, TextFile};
 use lily_text::{ChatTemplate, TextError, Tokenizer};
 
 use crate::args::InspectArgs;
-use crate::model::locate;
+use crate::model::Source;
 use crate::output::{print, print_json};
 
 /// Runs the command; fails if the checkpoint does not run.
 pub fn run(args: &InspectArgs) -> Result<ExitCode> {
-    let folder = locate(&args.model)?.folder;
-    let mut inspection = Inspection::of(&folder);
-    inspection.add(tokenizer(&folder));
-    inspection.add(template(&folder));
+    let source = match &args.model {
+        Some(model) => Source::locate(model)?,
+        None => Source::builtin()
+            .context("no model is given, and this program has none built in; name a model")?,
+    };
+    let files = source.files();
+    let mut inspection = Inspection::of(files);
+    inspection.add(tokenizer(files));
+    inspection.add(template(files));
     if args.json {
         print_json(&inspection)?;
     } else {
@@ -25,18 +30,18 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode> {
     Ok(if inspection.supported { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn tokenizer(folder: &Path) -> TextFile {
-    let found = Tokenizer::open(folder).map(|_| "tokenizer.json".to_owned());
+fn tokenizer(files: Files<'_>) -> TextFile {
+    let found = Tokenizer::open(files).map(|_| "tokenizer.json".to_owned());
     text_file("tokenizer", found, "only `lily run --tokens` works")
 }
 
 /// The template stands in a file of its own, or in `tokenizer_config.json`.
-fn template(folder: &Path) -> TextFile {
+fn template(files: Files<'_>) -> TextFile {
     let name = |template: &ChatTemplate| {
         let name = template.file().file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     };
-    let found = ChatTemplate::open(folder).map(|template| name(&template));
+    let found = ChatTemplate::open(files).map(|template| name(&template));
     text_file("template", found, "no chat; `lily run --raw` and `--tokens` do without")
 }
 

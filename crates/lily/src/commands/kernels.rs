@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use indicatif::{ProgressBar, ProgressStyle};
+use lily_cuda::CudaError;
 use lily_cuda::archive::Archive;
 use lily_cuda::bandwidth;
 use lily_cuda::compiler::Compiler;
@@ -49,7 +50,14 @@ fn export(args: &ExportArgs) -> Result<()> {
         .with_style(ProgressStyle::with_template("compiling [{bar:30}] {pos} of {len}")?);
     let archive = Archive::compile(&compiler, &wanted, &args.arch, &|| bar.inc(1));
     bar.finish_and_clear();
-    let archive = archive?;
+    let archive = archive.map_err(|error| match error {
+        // Its own advice is to export on a machine that has the library.
+        CudaError::NoNvrtc { tried } => anyhow!(
+            "found no NVRTC library ({tried}), which an export compiles with; install the CUDA toolkit \
+             or the Python package nvidia-cuda-nvrtc, and name the library with LILY_NVRTC"
+        ),
+        error => error.into(),
+    })?;
     archive.write(&args.file)?;
     let (kernels, architecture) = (archive.kernels().len(), archive.architecture().name());
     let bytes: usize = archive.kernels().iter().map(|(_, image)| image.len()).sum();

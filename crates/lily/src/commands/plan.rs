@@ -7,8 +7,10 @@ use anyhow::{Context as _, Result};
 use lily_kernels::SessionShape;
 use lily_kernels::gpu::{Target, add_entries};
 use lily_metal::chip::{Gpu, Policy, SelfTest, TENSOR_OS, choose_products};
+use lily_metal::encoder::{DecodeSubmission, Pace, cuts};
 use lily_metal::predict::{Prediction, predict};
 use lily_model::Config;
+use lily_model::engine::chunk_at;
 use lily_model::plan::{
     Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, config_matrix_formats,
     declare, model_shape, splits,
@@ -18,18 +20,22 @@ use lily_plan::{Fusions, Live, PlanTable, Precision, control};
 use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
-use crate::model::locate;
+use crate::model::Source;
 use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
-    let rows = args.rows()?;
+    let mut rows = args.rows()?;
     let config = read_config(&args.model)?;
+    let shape = model_shape(&config);
+    let pace = args.chip.as_ref().map(Pace::of);
+    if let (PlanStep::Prefill, None) = (args.step, args.tokens) {
+        rows = chunk_at(&shape, rows, args.position, pace.map(Pace::launch_flops));
+    }
     let (tokens, batch) = match args.step {
         PlanStep::Decode => (1, rows),
         PlanStep::Prefill => (rows, 1),
     };
-    let shape = model_shape(&config);
     let end = args.position + tokens;
     let capacity = config.max_position_embeddings.max(end);
     let session = SessionShape {
@@ -74,9 +80,11 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
-    let predicted = args.chip.as_ref().zip(policy);
-    let predicted =
-        predicted.map(|(gpu, policy)| predict(&table, rows, gpu, policy.target.products));
+    let predicted = args.chip.as_ref().zip(policy).zip(pace);
+    let predicted = predicted.map(|((gpu, policy), pace)| {
+        let cuts = cuts(&plan, DecodeSubmission::Whole, pace);
+        predict(&table, rows, gpu, policy.target.products).cut(&cuts)
+    });
     if args.json {
         print_json(&Printed { table: &table, prediction: predicted.as_ref() })?;
     } else if let Some(prediction) = predicted {
@@ -126,12 +134,12 @@ pub fn read_config(model: &Path) -> Result<Config> {
         let text = synth::plan(&preset, 0)?.config().to_string();
         return Ok(Config::from_json(&text, model)?);
     }
-    let located = locate(model).with_context(|| {
+    let source = Source::locate(model).with_context(|| {
         format!(
             "cannot read {}; give a model folder, a config.json, or one of {}",
             model.display(),
             PRESETS.join(", ")
         )
     })?;
-    Ok(Config::read(&located.folder)?)
+    source.config()
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use lily_chat::{
     Bound, CallRule, CompletionRequest, Format, FormatError, Formats, Rules, Turn, complete,
+    parse_json,
 };
 use lily_model::engine::CONTEXTS;
 use lily_model::sampling::Sampling;
@@ -23,22 +24,24 @@ use crate::model::Source;
 use crate::output::{note, print_json, written};
 use crate::terminal::Screen;
 
+/// Begins files of some editors.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Tokens of the answer to a question without `--max-tokens`.
 const LONG_ANSWER: usize = 1024;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let format = args.json_schema.as_deref().map(schema).transpose()?;
-    let held = Source::find(&args.model)?;
-    let Some((tokenizer, prompt)) = prompt(args, &held.source)? else {
-        return run_ids::run(args, held);
+    let source = Source::find(&args.model)?;
+    let Some((tokenizer, prompt)) = prompt(args, &source)? else {
+        return run_ids::run(args, &source);
     };
-    let long = args.prompt.is_some() && !held.source.is_builtin();
-    let max_tokens = args.max_tokens.unwrap_or(if long { LONG_ANSWER } else { SHORT_ANSWER });
+    let max_tokens =
+        args.max_tokens.unwrap_or(if args.prompt.is_some() { LONG_ANSWER } else { SHORT_ANSWER });
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let context = context(args, prompt.ids.len(), max_tokens);
-    let mut loaded = held.load(&args.model, context, false)?;
+    let mut loaded = source.load(&args.model, context, false)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let format = match &format {
@@ -77,8 +80,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 fn schema(file: &Path) -> Result<Format> {
     let name = file.display();
     let text = fs::read(file).with_context(|| format!("the schema {name} cannot be read"))?;
-    let schema = serde_json::from_slice(&text);
-    Ok(Format::JsonSchema(schema.with_context(|| format!("{name} is no JSON"))?))
+    // Some editors put it there.
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+    let schema = parse_json(text).with_context(|| format!("{name} cannot be used as JSON"))?;
+    Ok(Format::JsonSchema(schema))
 }
 
 /// What keeps the answer to a format.
@@ -108,7 +113,7 @@ pub fn context(args: &RunArgs, prompt_tokens: usize, max_tokens: usize) -> usize
 /// tokenizer.
 fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>> {
     if let Some(text) = &args.prompt {
-        let encoder = PromptEncoder::open(&source.folder)
+        let encoder = PromptEncoder::open(source.files())
             .context("a question needs a chat template; --raw and --tokens do without")?;
         let system = args.answer.system.iter().map(|text| ("system", text.clone()));
         let messages: Vec<_> = system
@@ -123,7 +128,7 @@ fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>
         let prompt = encoder.encode(&input, Markers::Plain)?;
         return Ok(Some((encoder.tokenizer().clone(), prompt)));
     }
-    let tokenizer = match Tokenizer::open(&source.folder) {
+    let tokenizer = match Tokenizer::open(source.files()) {
         Ok(tokenizer) => tokenizer,
         Err(error) if args.raw.is_none() => {
             if !args.answer.stop.is_empty() {

@@ -12,16 +12,16 @@ use serde_json::Value;
 use super::run::context;
 use crate::answer::{SHORT_ANSWER, summary};
 use crate::args::RunArgs;
-use crate::model::Held;
+use crate::model::Source;
 use crate::output::{note, print, print_json};
 
 /// Runs the command.
-pub fn run(args: &RunArgs, held: Held) -> Result<ExitCode> {
+pub fn run(args: &RunArgs, source: &Source) -> Result<ExitCode> {
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let max_tokens = args.max_tokens.unwrap_or(SHORT_ANSWER);
     let context = context(args, args.tokens.len(), max_tokens);
-    let mut loaded = held.load(&args.model, context, false)?;
+    let mut loaded = source.load(&args.model, context, false)?;
     let generation = Generation {
         limit: max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },

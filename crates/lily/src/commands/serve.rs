@@ -11,16 +11,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use lily_chat::Script;
 use lily_model::GenerationDefaults;
-use lily_model::engine::EngineOptions;
+use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
-use lily_stdio::HeldSignals;
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::args::ServeArgs;
-use crate::model::{Held, Loaded, Source};
+use crate::model::{Loaded, Source};
 use crate::output::note;
 
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
@@ -36,8 +35,7 @@ const SPARE_CONNECTIONS: usize = 64;
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     // Before anything is looked for: a slip of the pen is said at once.
     args.check()?;
-    // In this order: the source, and with it a folder, is dropped before the signals arrive.
-    let Held { signals, source } = Source::find(&args.model)?;
+    let source = Source::find(&args.model)?;
     let id = args.model_name.clone().unwrap_or_else(|| source.name.clone());
     let mut hosts = args.allow_host.clone();
     hosts.push(args.host.clone());
@@ -57,9 +55,9 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
-    let encoder = PromptEncoder::open(&source.folder)
+    let encoder = PromptEncoder::open(source.files())
         .context("a server needs a tokenizer and a chat template")?;
-    let defaults = GenerationDefaults::read(&source.folder)?;
+    let defaults = GenerationDefaults::read(source.files())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // Connections only pass text on; the other threads belong to the model.
         .worker_threads(2)
@@ -67,7 +65,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         .build()?;
     let script = args.scripted.as_deref().map(read_script).transpose()?;
     let text = Text { id, encoder, defaults, script, has_key };
-    let ended = runtime.block_on(serve(server, signals, source, text, args));
+    let ended = runtime.block_on(serve(server, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
     ended?;
@@ -130,28 +128,15 @@ fn read_script(file: &Path) -> Result<Script> {
     Script::parse(&text).with_context(|| format!("cannot use the script {}", file.display()))
 }
 
-async fn serve(
-    server: Server,
-    signals: Option<HeldSignals>,
-    source: Source,
-    text: Text,
-    args: &ServeArgs,
-) -> Result<()> {
+async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> Result<()> {
     let listener = listen(args, text.has_key).await?;
     let address = listener.local_addr()?;
     let handle = server.handle();
     let grace = Settings::default().grace.as_secs();
     let stopped = stop_signal(handle.clone(), grace)?;
-    // From here on these stop the server, which removes the folder.
-    if let Some(signals) = &signals {
-        signals.admit_stops();
-    }
     let mut serving = tokio::spawn(server.serve(listener, stopped));
     if let Some(script) = text.script {
         let (vocab, stop_ids) = source.ids()?;
-        // Nothing else of the files is used.
-        drop(source);
-        drop(signals);
         note(format_args!("lily: {} is scripted, context {}", text.id, args.ctx));
         handle.ready(Model {
             generator: Generator::Script { script: Arc::new(script), context: args.ctx, vocab },
@@ -163,27 +148,19 @@ async fn serve(
         return serving.await.context("the server failed");
     }
     // Connections are answered meanwhile.
-    let builtin = source.is_builtin().then(|| source.folder.clone());
     let mut loading = load(source, args)?;
     let loaded = tokio::select! {
         loaded = &mut loading => loaded.context("the thread that loads the model has failed")??,
         // Told to stop before the model is there: its loading is not waited for.
-        ended = &mut serving => {
-            if let Some(folder) = builtin {
-                // The thread that owns it ends with the program.
-                let _ = std::fs::remove_dir_all(folder);
-            }
-            return ended.context("the server failed");
-        }
+        ended = &mut serving => return ended.context("the server failed"),
     };
-    // The others may come now: the folder is gone.
-    drop(signals);
     note(format_args!(
-        "lily: {} on {}, context {}, {} at once, loaded in {:.1} s",
+        "lily: {} on {}, context {}, {} at once, {} MiB for kept prompts, loaded in {:.1} s",
         text.id,
         loaded.engine.device_name(),
         args.ctx,
         loaded.engine.session().batch,
+        loaded.engine.cache_use().capacity >> 20,
         loaded.load_time.as_secs_f64()
     ));
     handle.ready(Model {
@@ -225,6 +202,7 @@ fn load(source: Source, args: &ServeArgs) -> Result<oneshot::Receiver<Result<Loa
         context: args.ctx,
         batch: args.sessions.unwrap_or(SESSIONS),
         shrink_batch: args.sessions.is_none(),
+        cache: args.cache_memory.map_or(CacheMemory::Spare, CacheMemory::Bytes),
         ..EngineOptions::default()
     };
     std::thread::Builder::new().name("lily-load".into()).spawn(move || {

@@ -13,9 +13,10 @@ fn doctor_finds_every_kernel_of_the_processor_ok() {
     assert_eq!(object["model"]["ok"], json!(true), "{object}");
     assert_eq!((&object["device"], &object["failed"]), (&json!("cpu"), &json!(0)));
     let machine = &object["machine"];
-    let facts = ["instruction_set", "memory_limit", "read_bandwidth", "threads"];
+    let facts = ["cores", "instruction_set", "memory_limit", "read_bandwidth", "threads"];
     assert_eq!(fields(machine), facts);
     assert!(machine["threads"].as_u64().unwrap() > 0, "{machine}");
+    assert!(machine["cores"].as_str().unwrap().contains(" cores"), "{machine}");
     assert!(machine["read_bandwidth"].as_f64().unwrap() > 1e8, "{machine}");
     let kernels = object["kernels"].as_array().unwrap();
     let names: Vec<&str> = kernels.iter().map(|k| k["name"].as_str().unwrap()).collect();

@@ -27,17 +27,24 @@ fn wrong_usage_exits_with_2() {
     run(&["--logit-bias", "3"]).assert_usage("expected ID=VALUE");
     run(&["--logit-bias", "x=3"]).assert_usage("is no token id");
     run(&["--threads", "1000000"]).assert_usage("--threads");
+    run(&["--load", "half"]).assert_usage("--load <LOAD>");
     run(&["--unknown"]).assert_usage("--unknown");
     lily(&["plan", "-m", &model, "--step", "sideways"]).assert_usage("--step");
     lily(&["eval", "-m", &model]).assert_usage("--reference");
-    lily(&["eval", "--reference", &model]).assert_usage("--model <FOLDER|ORG/NAME>");
-    for option in ["--exact", "--threads=2"] {
+    for option in ["--exact", "--threads=2", "--load=read"] {
         let name = option.split('=').next().unwrap();
         for command in [&["run", "hi"][..], &["chat"], &["serve"], &["bench"]] {
             for device in ["cuda", "metal"] {
                 let outcome = lily(&[command, &["--device", device, option]].concat());
                 outcome.assert_usage(&format!("{name} has no effect with --device {device}"));
             }
+        }
+    }
+    for device in ["auto", "cpu", "cuda"] {
+        for option in ["--encode-once", "--commit-early=20"] {
+            let name = option.split('=').next().unwrap();
+            let outcome = lily(&["run", "hi", "--device", device, option]);
+            outcome.assert_usage(&format!("{name} has no effect without --device metal"));
         }
     }
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");

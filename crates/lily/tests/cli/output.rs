@@ -82,6 +82,11 @@ fn names_of_tensors_cannot_steer_the_terminal() {
 
 #[test]
 fn a_pipe_gets_a_models_control_characters_as_they_are() {
-    let args = ["run", "--raw", "a", "--logit-bias", "27=1000", "--max-tokens", "3"];
+    let parent = tempfile::tempdir().unwrap();
+    let model = parent.path().join("tiny");
+    let model = model.to_str().unwrap();
+    // Its token 27 is the byte 27.
+    assert_eq!(lily(&["synth", "--preset", "tiny", "--out", model]).code, Some(0));
+    let args = ["run", "-m", model, "--raw", "a", "--logit-bias", "27=1000", "--max-tokens", "3"];
     assert_eq!(lily(&args).stdout, "\u{1b}\u{1b}\u{1b}\n");
 }

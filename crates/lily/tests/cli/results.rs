@@ -13,6 +13,8 @@ fn run_gives_the_golden_ids() {
         let plain = lily(&[&run[..], &["--ignore-stop"]].concat());
         assert_eq!(plain.stdout, ids(&prompts["greedy"][1]) + "\n", "{plain:?}");
         assert!(plain.messages()[0].starts_with("length: 7 prompt tokens at "), "{plain:?}");
+        let read = lily(&[&run[..], &["--ignore-stop", "--load", "read"]].concat());
+        assert_eq!(read.stdout, plain.stdout, "weights in memory are the same: {read:?}");
 
         let object = lily(&[&run[..], &["--ignore-stop", "--json"]].concat()).json();
         assert_eq!(object["tokens"], prompts["greedy"][1]);
@@ -183,6 +185,14 @@ fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
         launches[0]["threadgroups"].as_u64().unwrap()
     };
     assert!(chunk("m3-ultra") > chunk("m5-max") && chunk("m5-max") > chunk("m1"));
+    // Deep in a context a chunk is smaller, and no command buffer of it is long.
+    let deep = ["m1", "--step", "prefill", "--position", "200000"];
+    let deep = object(&deep)["prediction"].clone();
+    let first = deep["launches"][0]["threadgroups"].as_u64().unwrap();
+    assert!(first < chunk("m1"), "{first}");
+    assert!(deep["command_buffers"].as_u64().unwrap() > 1);
+    assert!(deep["longest_command_buffer_us"].as_f64().unwrap() < 5e5);
+    assert_eq!(prediction["command_buffers"], 1);
     let text = lily(&[&plan[..], &["M3-Ultra"]].concat()).stdout;
     assert!(text.starts_with("prediction for Apple M3 Ultra, Apple9, 80 GPU cores, "), "{text}");
     let last = text.lines().last().unwrap();

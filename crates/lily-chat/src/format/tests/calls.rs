@@ -203,13 +203,170 @@ fn tools_that_cannot_be_called_are_named() {
     let bad = json!({ "properties": { "a": { "type": "object", "required": 1 } } });
     for (tool, place) in [
         (ToolSpec::new("x".repeat(200), Value::Null), ""),
-        (ToolSpec::new("t", json!({ "properties": { "a>b": {} }, "required": ["a>b"] })), "a>b"),
-        (ToolSpec::new("t", bad), ""),
+        (
+            ToolSpec::new("t", json!({ "properties": { "a>b": {} }, "required": ["a>b"] })),
+            ".properties.a>b",
+        ),
+        (ToolSpec::new("t", bad), ".properties.a"),
+        (
+            ToolSpec::new(
+                "t",
+                json!({ "properties": { "a": { "enum": ["</parameter>"] } }, "required": ["a"] }),
+            ),
+            ".properties.a",
+        ),
+        (
+            ToolSpec::new(
+                "t",
+                json!({ "properties": { "a": { "type": "string", "minLength": 3, "pattern": "^..$" } },
+                    "required": ["a"] }),
+            ),
+            ".properties.a",
+        ),
+        (
+            ToolSpec::new(
+                "t",
+                json!({ "properties": { "a": { "type": "integer", "multipleOf": 999_983 } } }),
+            ),
+            ".properties.a",
+        ),
     ] {
         let tools = [ToolSpec::new("fine", Value::Null), tool];
         match formats().bind(&rules(&tools, true)) {
-            Err(FormatError::Tool { tool: 1, place: found, .. }) => assert_eq!(found, place),
+            Err(FormatError::Tool { tool: 1, place: found, reason }) => {
+                assert_eq!(found, place);
+                // The text of the grammar is nobody's but this module's.
+                for inner in ["TEXT", "p1x", "v1x", "%json", "x-guidance", "start:"] {
+                    assert!(!reason.contains(inner), "{reason}");
+                }
+            }
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// The one argument of a call that is written by chance.
+fn argument(schema: &Value, seed: u64, tokenizer: &Tokenizer, formats: &Formats) -> Value {
+    let tool = json!({ "properties": { "a": schema }, "required": ["a"] });
+    let tools = [ToolSpec::new("t", tool)];
+    let bound = formats.bind(&rules(&tools, false)).unwrap().unwrap();
+    assert_eq!(bound.unkept(), [], "{schema}");
+    let text = written(&mut bound.clone(), seed, tokenizer);
+    let arguments = parsed(&text, &tools).tool_calls[0].arguments.clone();
+    serde_json::from_str::<Value>(&arguments).unwrap()["a"].clone()
+}
+
+#[test]
+fn texts_of_a_call_keep_their_format_and_what_stands_beside_a_list() {
+    type Fits = fn(&str) -> bool;
+    let (tokenizer, formats) = (tokenizer(), formats());
+    let day: Fits = |text| text.len() == 10 && text.split('-').count() == 3;
+    for (schema, fits) in [
+        (json!({ "type": "string", "format": "date" }), day),
+        (json!({ "type": "string", "format": "ipv4", "maxLength": 9 }), |text| {
+            text.len() <= 9 && text.parse::<std::net::Ipv4Addr>().is_ok()
+        }),
+        (json!({ "allOf": [{ "type": "string" }, { "maxLength": 2 }], "minLength": 2 }), |text| {
+            text.chars().count() == 2
+        }),
+        (json!({ "enum": ["aa", "b", "</parameter>", "cc"], "minLength": 2 }), |text| {
+            ["aa", "cc"].contains(&text)
+        }),
+        (json!({ "type": "string", "enum": ["1.5", "x", 7], "pattern": "^[a-z]" }), |text| {
+            text == "x"
+        }),
+        (
+            json!({ "anyOf": [{ "const": "2024-01-01" }, { "const": "no" }], "format": "date" }),
+            |text| text == "2024-01-01",
+        ),
+    ] {
+        for seed in 1..5 {
+            let value = argument(&schema, seed, &tokenizer, &formats);
+            assert!(value.as_str().is_some_and(fits), "{schema}: {value}");
+        }
+    }
+    // Or nothing at all.
+    let optional = json!({ "anyOf": [{ "type": "string", "format": "date" }, { "type": "null" }] });
+    let mut seen = std::collections::HashSet::new();
+    for seed in 1..30 {
+        let value = argument(&optional, seed, &tokenizer, &formats);
+        assert!(value.is_null() || value.as_str().is_some_and(day), "{value}");
+        seen.insert(value.is_null());
+    }
+    assert_eq!(seen.len(), 2);
+}
+
+#[test]
+fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
+    let formats = formats();
+    let root = |more: Value| {
+        let mut schema = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let of = |schema: Value| json!({ "properties": { "a": schema } });
+    for (schema, place) in [
+        (root(json!({ "not": { "required": ["a"] } })), ".not"),
+        (root(json!({ "dependentRequired": { "a": ["b"] } })), ".dependentRequired"),
+        (root(json!({ "patternProperties": { "^b": {} } })), ".patternProperties"),
+        (root(json!({ "minProperties": 1 })), ".minProperties"),
+        (root(json!({ "maxProperties": 0 })), ".maxProperties"),
+        (root(json!({ "required": ["b"] })), ".required"),
+        (root(json!({ "if": {}, "then": {} })), ".if"),
+        (root(json!({ "anyOf": [{ "required": ["a"] }] })), ".anyOf"),
+        (
+            root(json!({ "allOf": [{ "properties": { "a": { "maxLength": 1 } } }] })),
+            ".allOf[0].properties.a",
+        ),
+        (root(json!({ "$ref": "#/$defs/none" })), ".$ref"),
+        (json!({ "type": "object", "minProperties": 1 }), ".minProperties"),
+        (of(json!({ "type": "string", "format": "iri" })), ".properties.a.format"),
+        (of(json!({ "type": "string", "pattern": "(?=x)y" })), ".properties.a.pattern"),
+        (of(json!({ "type": "string", "pattern": "x\\" })), ".properties.a.pattern"),
+        (of(json!({ "type": "string", "not": { "const": "x" } })), ".properties.a.not"),
+        (
+            of(json!({ "type": "string", "anyOf": [{ "maxLength": 1 }, { "minLength": 3 }] })),
+            ".properties.a.anyOf",
+        ),
+        (of(json!({ "type": ["string", "integer"], "minimum": 3 })), ".properties.a.minimum"),
+        (of(json!({ "type": ["string", "integer"], "maxLength": 3 })), ".properties.a.maxLength"),
+        (of(json!({ "enum": ["x", "y"], "not": { "const": "x" } })), ".properties.a.not"),
+        (
+            of(json!({ "enum": (0..2000).map(|n| n.to_string()).collect::<Vec<_>>() })),
+            ".properties.a.enum",
+        ),
+        (of(json!({ "$ref": "#/x/y" })), ".properties.a.$ref"),
+        (of(json!({ "type": "array", "uniqueItems": true })), ".properties.a.uniqueItems"),
+        (
+            of(json!({ "type": "array", "items": { "type": "object", "not": {} } })),
+            ".properties.a.items.not",
+        ),
+    ] {
+        let tools = [ToolSpec::new("t", schema)];
+        let bound = formats.bind(&rules(&tools, true));
+        let bound = bound.unwrap_or_else(|error| panic!("{place}: {error}")).unwrap();
+        let unkept: Vec<&str> = bound.unkept().iter().map(|one| one.place.as_str()).collect();
+        assert_eq!(unkept, [place], "{tools:?}");
+        match formats.bind(&Rules { strict: &[true], ..rules(&tools, true) }) {
+            Err(FormatError::Tool { tool: 0, place: found, .. }) => {
+                assert!(place.starts_with(&found), "{found} for {place}");
+            }
+            other => panic!("{place}: {other:?}"),
+        }
+    }
+    // What says nothing about a text, or is kept, is not listed.
+    let quiet = json!({ "type": "object", "title": "x", "additionalProperties": true, "minProperties": 1,
+        "required": ["a"], "properties": { "a": { "type": "string", "minimum": 3, "description": "d",
+            "default": "x", "items": {} }, "b": { "type": ["array"], "items": { "format": "date" } } } });
+    let tools = [ToolSpec::new("t", quiet)];
+    assert_eq!(formats.bind(&rules(&tools, true)).unwrap().unwrap().unkept(), []);
+}
+
+#[test]
+fn a_part_that_is_not_kept_is_named_where_it_is_referred_to() {
+    let schema = json!({ "properties": { "a": { "type": "array", "items": { "$ref": "#/$defs/x" } } },
+        "$defs": { "x": { "type": "object", "not": {} } } });
+    let tools = [ToolSpec::new("t", schema)];
+    let bound = formats().bind(&rules(&tools, true)).unwrap().unwrap();
+    assert_eq!(bound.unkept()[0].place, ".properties.a.items");
 }

@@ -42,7 +42,18 @@ fn r51_a_thought_is_free_and_the_format_begins_behind_its_seam() {
 fn a_tag_that_is_spelled_ends_the_thought_as_well() {
     let tokenizer = tokenizer();
     let mut thought = thought(None, &tokenizer);
-    go(thought.as_mut(), "a <</think>\n\n");
+    go(thought.as_mut(), "a <</think");
+    // What stands behind it comes in tokens of its own, so that the seam is always the same.
+    let next = allowed(thought.as_mut());
+    assert!(next.iter().all(|&id| {
+        let bytes = tokenizer.token_bytes(id).unwrap();
+        bytes == b">" || !bytes.starts_with(b">")
+    }));
+    go(thought.as_mut(), ">");
+    for _ in 0..2 {
+        assert_eq!(allowed(thought.as_mut()), [u32::from(b'\n')]);
+        thought.accept(u32::from(b'\n')).unwrap();
+    }
     assert_eq!(allowed(thought.as_mut()), b"xyz".map(u32::from));
 }
 

@@ -284,3 +284,18 @@ fn r55_the_table_of_the_server_documentation_holds() {
     }
     assert_eq!(rows, 7 * 9);
 }
+
+#[test]
+fn of_an_argument_that_is_given_twice_the_first_counts() {
+    let arguments =
+        [("path", "a"), ("content", "one"), ("path", "b\nc"), ("path", ""), ("content", "1")];
+    let text = render("write", &arguments);
+    for case in [Case::answer(&tools(), &text), Case::thought(&tools(), &text)] {
+        let parsed = case.parse();
+        assert_eq!(parsed.tool_calls[0].arguments, r#"{"path":"a","content":"one"}"#);
+    }
+    let text = format!("{}\n{text}", render("add", &[("n", "5"), ("n", "6")]));
+    let parsed = Case::answer(&tools(), &text).parse();
+    assert_eq!(parsed.tool_calls[0].arguments, r#"{"n":5}"#);
+    assert_eq!(parsed.tool_calls[1].arguments, r#"{"path":"a","content":"one"}"#);
+}

@@ -196,6 +196,18 @@ fn r56_anything_less_than_a_whole_block_is_text() {
 }
 
 #[test]
+fn r56_a_block_whose_last_line_the_limit_cuts_is_text() {
+    let bare = "<function=ls><parameter=path>.</parameter></function>";
+    for behind in ["", " ", "\t"] {
+        let text = format!("{bare}{behind}");
+        assert_is_text(&Case::answer(&tools(), &text).cut_by_limit());
+        assert_eq!(Case::answer(&tools(), &text).parse().tool_calls.len(), 1);
+    }
+    let whole = format!("{bare}\n");
+    assert_eq!(Case::answer(&tools(), &whole).cut_by_limit().parse().tool_calls.len(), 1);
+}
+
+#[test]
 fn r58_any_piece_size_gives_the_same_calls() {
     let write = render("write", &[("path", "a.txt"), ("content", "one\n\ntwo\n")]);
     let text = format!("Write.</think>{}\n{LS}", write.replace("<tool_call>\n", "<tool_call>"));

@@ -162,3 +162,24 @@ fn an_empty_stop_string_is_refused_by_name() {
     let error = MessageParser::new(Thinking::Absent, Vec::new(), &["x", ""]).unwrap_err();
     assert!(error.to_string().starts_with("stop[1] should be"), "{error}");
 }
+
+#[test]
+fn r51_line_feeds_behind_a_bounded_seam_are_of_the_answer() {
+    let text = "a\n\n</think>\n\n\n\n{}\n";
+    let tools = tools();
+    for tools in [&tools[..], &[]] {
+        for (seam, content) in [(2, "\n\n{}\n"), (0, "\n\n\n\n{}\n"), (9, "{}\n")] {
+            for at in 0..=text.len() {
+                let none: [&str; 0] = [];
+                let parser = MessageParser::new(Thinking::Open, tools.to_vec(), &none).unwrap();
+                let mut parser = parser.with_seam(seam);
+                let mut parsed = Parsed::default();
+                for piece in [&text[..at], &text[at..]] {
+                    parser.push(piece).for_each(|event| parsed.add(&event));
+                }
+                parser.finish(Ended::StopToken).for_each(|event| parsed.add(&event));
+                assert_eq!((parsed.reasoning.as_str(), parsed.content.as_str()), ("a", content));
+            }
+        }
+    }
+}

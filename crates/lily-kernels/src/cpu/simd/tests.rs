@@ -81,3 +81,33 @@ fn not_a_number_and_infinity_are_kept() {
         }
     }
 }
+
+#[test]
+fn instruction_sets_are_chosen_by_name_or_refused_with_what_can_be_used() {
+    for simd in Simd::available() {
+        assert_eq!(Simd::named(simd.level().name()), Ok(simd));
+    }
+    let error = Simd::named("avx1024").unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("`avx1024`") && text.contains("portable"), "{text}");
+    for level in Level::ALL.iter().filter(|level| !level.is_available()) {
+        let text = Simd::named(level.name()).unwrap_err().to_string();
+        assert!(text.contains(&level.to_string()) && text.contains("portable"), "{text}");
+    }
+}
+
+#[test]
+fn the_best_instruction_set_is_the_last_one_of_the_machine() {
+    assert_eq!(Simd::available().last(), Some(&Simd::detect()));
+    assert_eq!(Simd::available()[0], Simd::portable());
+}
+
+/// An emulator that lacks what it is meant to show would let every test pass without it.
+#[test]
+fn instruction_sets_that_a_run_is_meant_for_are_there() {
+    let expected = std::env::var("LILY_EXPECT_ISA").unwrap_or_default();
+    for name in expected.split(',').filter(|name| !name.is_empty()) {
+        let simd = Simd::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert!(Simd::available().contains(&simd), "{name}");
+    }
+}

@@ -8,7 +8,11 @@ use lily_cuda::compiler::Compiler;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
 #[cfg(target_os = "macos")]
-use lily_metal::budget::{Budget, DeviceMemory};
+use lily_metal::{
+    MetalOptions,
+    budget::{Budget, DeviceMemory},
+    encoder::DecodeEncoding,
+};
 use lily_plan::Device;
 use serde::Serialize;
 
@@ -21,6 +25,8 @@ pub struct Patient {
     pub name: &'static str,
     /// The device.
     pub device: Box<dyn Device>,
+    /// The same GPU with decode plans encoded once, where that is an option.
+    pub once: Option<Box<dyn Device>>,
     /// What its kernels are held to.
     pub bar: Bar,
     /// What it is and has.
@@ -37,6 +43,8 @@ pub enum Machine {
         instruction_set: String,
         /// Threads that run launches.
         threads: usize,
+        /// The cores that they were counted by.
+        cores: String,
         /// Bytes that everything but the weights may take, where the system says.
         memory_limit: Option<u64>,
         /// Bytes read from memory by all threads together in a second, measured.
@@ -113,10 +121,17 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
             let machine = Machine::Cpu {
                 instruction_set: Simd::detect().level().to_string(),
                 threads,
+                cores: device.cores(),
                 memory_limit: lily_cpu::memory_limit(),
                 read_bandwidth,
             };
-            Ok(Patient { name: "cpu", device: Box::new(device), bar: Bar::Int8, machine })
+            Ok(Patient {
+                name: "cpu",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Int8,
+                machine,
+            })
         }
         DeviceChoice::Cuda => {
             let mut device = device::cuda()?;
@@ -132,13 +147,19 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
                 read_bandwidth,
             };
-            Ok(Patient { name: "cuda", device: Box::new(device), bar: Bar::Bf16, machine })
+            Ok(Patient {
+                name: "cuda",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Bf16,
+                machine,
+            })
         }
         #[cfg(not(target_os = "macos"))]
         DeviceChoice::Metal => anyhow::bail!(device::NO_MAC),
         #[cfg(target_os = "macos")]
         DeviceChoice::Metal => {
-            let device = device::metal()?;
+            let device = device::metal(MetalOptions::default())?;
             let (host, system) = (device.host(), device.host().system().clone());
             let machine = Machine::Metal(Metal {
                 name: system.name,
@@ -156,13 +177,27 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 .limit(),
                 largest_buffer: system.buffer_bytes,
             });
-            Ok(Patient { name: "metal", device: Box::new(device), bar: Bar::Bf16, machine })
+            let encoding = DecodeEncoding::Once;
+            let once = device::metal(MetalOptions { encoding, ..MetalOptions::default() })?;
+            Ok(Patient {
+                name: "metal",
+                device: Box::new(device),
+                once: Some(Box::new(once)),
+                bar: Bar::Bf16,
+                machine,
+            })
         }
         #[cfg(feature = "msl-test")]
         DeviceChoice::MslTest => {
             let (device, threads) = device::msl_test(0);
             let machine = Machine::MslTest { threads, kernels: lily_msl_test::cache_folder() };
-            Ok(Patient { name: "msl-test", device: Box::new(device), bar: Bar::Bf16, machine })
+            Ok(Patient {
+                name: "msl-test",
+                device: Box::new(device),
+                once: None,
+                bar: Bar::Bf16,
+                machine,
+            })
         }
     }
 }
@@ -172,9 +207,10 @@ impl fmt::Display for Machine {
         let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let mut line = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:21} {value}");
         match self {
-            Self::Cpu { instruction_set, threads, memory_limit, read_bandwidth } => {
+            Self::Cpu { instruction_set, threads, cores, memory_limit, read_bandwidth } => {
                 line("instruction set", instruction_set)?;
                 line("threads", threads)?;
+                line("cores", cores)?;
                 let limit = memory_limit.map_or("the system does not say".into(), gb);
                 line("memory limit", &limit)?;
                 line("read bandwidth", &format!("{:.1} GB/s", read_bandwidth / 1e9))

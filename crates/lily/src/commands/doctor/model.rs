@@ -3,7 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context as _, Result};
-use lily_chat::builtin_model;
+use lily_chat::random_model;
 use lily_kernels::conformance::Bar;
 use lily_kernels::table;
 use lily_model::Checkpoint;
@@ -31,12 +31,12 @@ pub struct WholeModel {
 }
 
 impl WholeModel {
-    /// Runs the built-in model.
+    /// Runs a tiny model with random weights: they amplify what is wrong.
     ///
     /// # Errors
     /// It cannot be made, or a launch fails.
     pub fn examine(device: Box<dyn Device>, bar: Bar) -> Result<Self> {
-        let made = builtin_model()?;
+        let made = random_model()?;
         let checkpoint = Checkpoint::open(made.path())?;
         let engine = |device| {
             let options = EngineOptions {
@@ -47,7 +47,7 @@ impl WholeModel {
             };
             let shape = model_shape(checkpoint.config());
             Engine::new(device, shape, checkpoint.weights()?, options)
-                .context("the built-in model does not run")
+                .context("the tiny model does not run")
         };
         let oracle = Interpreter::new(table::reference, Precision::EXACT, false);
         let prompt = (0..PROMPT).map(|i| 1 + i * 37 % 200).collect();

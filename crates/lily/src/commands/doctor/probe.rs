@@ -24,6 +24,10 @@ pub struct Launches {
     pub dependent_us: Option<f64>,
     /// Time in µs of such a launch beside others.
     pub independent_us: Option<f64>,
+    /// Time in µs of a border between stages: the difference of the two.
+    pub barrier_us: Option<f64>,
+    /// Time in µs of a launch that waits, in a plan that is encoded once; only where that is an option.
+    pub encoded_once_us: Option<f64>,
     /// Launches that read weights from memory, each waiting for the one before it.
     pub reads: Vec<Read>,
 }
@@ -49,11 +53,11 @@ const LAUNCHES: std::ops::RangeInclusive<u64> = 2..=256;
 /// Timed rounds; the median counts.
 const ROUNDS: usize = 7;
 
-/// Measures a device.
+/// Measures a device; `once` is the same with decode plans encoded once.
 ///
 /// # Errors
 /// It has too little memory, or a launch fails.
-pub fn measure(device: &mut dyn Device) -> Result<Launches> {
+pub fn measure(device: &mut dyn Device, once: Option<Box<dyn Device>>) -> Result<Launches> {
     let tiny = Product { hidden: 64, q_heads: 1, head_dim: 32 };
     let mut reads = Vec::new();
     for q_heads in HEADS {
@@ -63,11 +67,15 @@ pub fn measure(device: &mut dyn Device) -> Result<Launches> {
         let us = product.launch_us(device, launches as usize, Outputs::Shared)?;
         reads.push(Read { bytes, us, gb_s: us.map(|us| bytes as f64 / us / 1e3) });
     }
-    Ok(Launches {
-        dependent_us: tiny.launch_us(device, *LAUNCHES.end() as usize, Outputs::Shared)?,
-        independent_us: tiny.launch_us(device, *LAUNCHES.end() as usize, Outputs::Apart)?,
-        reads,
-    })
+    let launches = *LAUNCHES.end() as usize;
+    let dependent_us = tiny.launch_us(device, launches, Outputs::Shared)?;
+    let independent_us = tiny.launch_us(device, launches, Outputs::Apart)?;
+    let encoded_once_us = match once {
+        Some(mut once) => tiny.launch_us(once.as_mut(), launches, Outputs::Shared)?,
+        None => None,
+    };
+    let barrier_us = dependent_us.zip(independent_us).map(|(waits, runs)| (waits - runs).max(0.0));
+    Ok(Launches { dependent_us, independent_us, barrier_us, encoded_once_us, reads })
 }
 
 /// Where the launches of a plan write.
@@ -222,6 +230,10 @@ impl fmt::Display for Launches {
         let us = |us: Option<f64>| us.map_or("lost in noise".into(), |us| format!("{us:.2} us"));
         writeln!(f, "{:21} {}", "dependent launch", us(self.dependent_us))?;
         writeln!(f, "{:21} {}", "launch beside others", us(self.independent_us))?;
+        writeln!(f, "{:21} {}", "barrier", us(self.barrier_us))?;
+        if self.encoded_once_us.is_some() {
+            writeln!(f, "{:21} {}", "encoded once", us(self.encoded_once_us))?;
+        }
         for read in &self.reads {
             let name = format!("weights of {:.1} MB", read.bytes as f64 / 1e6);
             let gb_s = read.gb_s.map(|gb_s| format!(", {gb_s:.0} GB/s")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The model that answers when none is named, and tokenizer files for lily's own models.
+//! A tiny random model for checks of the machinery, and tokenizer files for random models.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,11 @@ use lily_text::{SYNTH_MIN_VOCAB, TextError, synth_tokenizer_files};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Why a model of lily's own cannot be made.
+/// Why a random model cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BuiltinError {
-    /// There is no place for the built-in model.
+pub enum RandomModelError {
+    /// There is no place for it.
     #[error("cannot make a temporary folder ({0}); set TMPDIR to a folder that can be written")]
     Folder(io::Error),
     /// A tokenizer file cannot be written.
@@ -32,13 +32,14 @@ pub enum BuiltinError {
     Text(#[from] TextError),
 }
 
-/// Makes the built-in model, tiny and random, in a temporary folder that goes away when dropped.
+/// Makes a tiny model with random weights, in a temporary folder that goes away when dropped. Its text means
+/// nothing; what it computes is checked.
 ///
 /// # Errors
 /// The folder cannot be made or written.
-pub fn builtin_model() -> Result<TempDir, BuiltinError> {
-    let folder = tempfile::Builder::new().prefix("lily-builtin-").tempdir();
-    let folder = folder.map_err(BuiltinError::Folder)?;
+pub fn random_model() -> Result<TempDir, RandomModelError> {
+    let folder = tempfile::Builder::new().prefix("lily-random-").tempdir();
+    let folder = folder.map_err(RandomModelError::Folder)?;
     let config = config_for("tiny")?;
     let vocab = vocab_size(&config);
     write(&SynthOptions::new(config, folder.path()), &mut |_| {})?;
@@ -64,7 +65,7 @@ pub fn write_tokenizer(
     folder: &Path,
     vocab: usize,
     existing: TokenizerFiles,
-) -> Result<Vec<&'static str>, BuiltinError> {
+) -> Result<Vec<&'static str>, RandomModelError> {
     if vocab < SYNTH_MIN_VOCAB {
         return Ok(Vec::new());
     }
@@ -77,7 +78,7 @@ pub fn write_tokenizer(
     for (name, text) in &files {
         let path = folder.join(name);
         if existing == TokenizerFiles::Replace || !path.exists() {
-            fs::write(&path, text).map_err(|source| BuiltinError::Write { path, source })?;
+            fs::write(&path, text).map_err(|source| RandomModelError::Write { path, source })?;
         }
     }
     Ok(files.map(|(name, _)| name).to_vec())

@@ -9,17 +9,22 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Why a body has no value.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum JsonError {
+/// Why a text has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
     /// It is not JSON, in the parser's words.
+    #[error("{0}")]
     Syntax(String),
     /// The path of a key that is given twice.
+    #[error("`{0}` is given twice; give it once")]
     Repeated(String),
 }
 
-/// The one value in a body.
-pub(crate) fn parse(body: &[u8]) -> Result<Value, JsonError> {
+/// The one value in a text.
+///
+/// # Errors
+/// It is no JSON, or gives a key twice.
+pub fn parse_json(body: &[u8]) -> Result<Value, JsonError> {
     let repeated = Cell::new(None);
     let mut parser = serde_json::Deserializer::from_slice(body);
     let node = Node { path: Path::Root, repeated: &repeated };
@@ -138,14 +143,18 @@ mod tests {
             " 7 ",
         ] {
             let usual: Value = serde_json::from_str(text).unwrap();
-            assert_eq!(parse(text.as_bytes()).unwrap(), usual, "{text}");
+            assert_eq!(parse_json(text.as_bytes()).unwrap(), usual, "{text}");
         }
         for text in ["", "{", "[1,]", "{} {}", "{\"a\":1", "nul", "1e999", "\"\\ud800\""] {
             let usual = serde_json::from_str::<Value>(text).unwrap_err().to_string();
-            assert_eq!(parse(text.as_bytes()).unwrap_err(), JsonError::Syntax(usual), "{text}");
+            assert_eq!(
+                parse_json(text.as_bytes()).unwrap_err(),
+                JsonError::Syntax(usual),
+                "{text}"
+            );
         }
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
-        assert!(matches!(parse(deep.as_bytes()), Err(JsonError::Syntax(_))));
+        assert!(matches!(parse_json(deep.as_bytes()), Err(JsonError::Syntax(_))));
     }
 
     #[test]
@@ -156,8 +165,12 @@ mod tests {
             (r#"{"a":[0,{"b":{"c":1,"d":2,"c":3}}]}"#, "a[1].b.c"),
             (r#"{"A":1,"a":{"\u0062":1,"b":2}}"#, "a.b"),
         ] {
-            assert_eq!(parse(text.as_bytes()), Err(JsonError::Repeated(path.into())), "{text}");
+            assert_eq!(
+                parse_json(text.as_bytes()),
+                Err(JsonError::Repeated(path.into())),
+                "{text}"
+            );
         }
-        assert!(parse(br#"[{"a":1},{"a":2},{"A":1,"a":2}]"#).is_ok());
+        assert!(parse_json(br#"[{"a":1},{"a":2},{"A":1,"a":2}]"#).is_ok());
     }
 }

@@ -7,9 +7,15 @@
 //! - Hazards: two dispatches that conflict have a barrier or a fence between them. They are found anew from
 //!   the declared regions, pair by pair, not from the plan's stages.
 //! - Economy: no barrier without a conflict between the dispatches around it.
+//! - Indirect command buffers: each command is encoded once and whole, for pipelines that allow it, before it is executed;
+//!   a command that conflicts with an earlier one has a barrier of its own, and no other has.
 //! - Completeness: every submission of a plan dispatches each of its launches once.
 
-use lily_plan::{Access, Launch, Plan};
+mod hazards;
+mod indirect;
+
+use indirect::Indirect;
+use lily_plan::Plan;
 
 use super::command::{Command, PipelineId, Work};
 use super::limits::Limits;
@@ -24,6 +30,8 @@ pub struct PipelineInfo {
     pub threadgroup_bytes: Option<u64>,
     /// Threads of a simdgroup.
     pub simd_width: u32,
+    /// Whether indirect command buffers may run it.
+    pub indirect: bool,
 }
 
 /// A compiled plan as the checker sees it.
@@ -65,13 +73,17 @@ pub struct Counts {
     pub command_buffers: usize,
     /// Barriers.
     pub barriers: usize,
-    /// Dispatches.
+    /// Dispatches, those of indirect command buffers too.
     pub dispatches: usize,
+    /// Executions of an indirect command buffer.
+    pub executions: usize,
+    /// Commands of indirect command buffers that were encoded, and barriers in them.
+    pub indirect: (usize, usize),
     /// Submissions of plans, launch for launch.
     pub plans: usize,
     /// Copies into a slot.
     pub fetches: usize,
-    /// Calls that set pipelines, buffers and offsets.
+    /// Calls that set pipelines, buffers and offsets in encoders.
     pub settings: usize,
 }
 
@@ -94,6 +106,7 @@ pub fn check(commands: &[Command], facts: &Facts<'_>) -> Result<Counts, Fault> {
         segment: Vec::new(),
         barrier: false,
         running: None,
+        indirect: Vec::new(),
     };
     for (at, command) in commands.iter().enumerate() {
         checker.step(command).map_err(|message| Fault { at, message })?;
@@ -138,6 +151,8 @@ struct Checker<'a> {
     barrier: bool,
     /// A plan under way, and which of its launches have run.
     running: Option<(usize, Vec<bool>)>,
+    /// Indirect command buffers.
+    indirect: Vec<Indirect>,
 }
 
 /// What a dispatch touches.
@@ -218,6 +233,17 @@ impl Checker<'_> {
                 }
                 self.dispatch(grid, threads, work)?;
             }
+            Command::NewIndirect { id, commands, buffers } => {
+                self.new_indirect(id, commands, buffers)?;
+            }
+            Command::Encode { id, command, call } => self.encode(id, command, call)?,
+            Command::Execute { id, commands } => {
+                expect(State::Encoder, self.state)?;
+                if self.updated {
+                    return Err("an execution behind the fence's update".into());
+                }
+                self.execute(id, commands)?;
+            }
             Command::UpdateFence => {
                 expect(State::Encoder, self.state)?;
                 self.finish_barrier()?;
@@ -253,12 +279,21 @@ impl Checker<'_> {
 
     fn bind(&mut self, index: u32, place: Place) -> Result<(), String> {
         let limits = self.facts.limits;
-        let Some(slot) = self.bound.get_mut(index as usize) else {
+        let Some(slot) = self.bound.get(index as usize) else {
             return Err(format!("argument {index}, need less than {}", limits.buffers));
         };
         if *slot == Some(place) {
             return Err(format!("argument {index} is bound to {place:?} already"));
         }
+        self.place(index, place)?;
+        self.bound[index as usize] = Some(place);
+        self.counts.settings += 1;
+        Ok(())
+    }
+
+    /// A binding is inside its allocation, and aligned.
+    fn place(&self, index: u32, place: Place) -> Result<(), String> {
+        let limits = self.facts.limits;
         let size = self.facts.layout.sizes().get(place.allocation.0).copied().unwrap_or(0);
         if place.end() > size || place.bytes == 0 {
             return Err(format!("{place:?} is not inside an allocation of {size} bytes"));
@@ -267,18 +302,15 @@ impl Checker<'_> {
             0 => limits.constant_alignment,
             _ => limits.device_alignment,
         };
-        if !place.offset.is_multiple_of(alignment) {
-            return Err(format!("argument {index} at {}, need {alignment}", place.offset));
+        match place.offset.is_multiple_of(alignment) {
+            true => Ok(()),
+            false => Err(format!("argument {index} at {}, need {alignment}", place.offset)),
         }
-        *slot = Some(place);
-        self.counts.settings += 1;
-        Ok(())
     }
 
-    fn dispatch(&mut self, grid: [u32; 3], threads: u32, work: Work) -> Result<(), String> {
+    /// Grid and threads are within the limits of device and pipeline.
+    fn sizes(&self, info: PipelineInfo, grid: [u32; 3], threads: u32) -> Result<(), String> {
         let limits = self.facts.limits;
-        let info =
-            self.pipeline.map(|id| self.facts.pipelines[id.0]).ok_or("no pipeline is set")?;
         if threads == 0
             || threads > limits.threads.min(info.max_threads)
             || !threads.is_multiple_of(info.simd_width)
@@ -292,6 +324,30 @@ impl Checker<'_> {
         if grid.iter().any(|&n| n == 0 || n > limits.grid) {
             return Err(format!("a grid of {grid:?}"));
         }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, grid: [u32; 3], threads: u32, work: Work) -> Result<(), String> {
+        let info =
+            self.pipeline.map(|id| self.facts.pipelines[id.0]).ok_or("no pipeline is set")?;
+        self.sizes(info, grid, threads)?;
+        let bound = std::mem::take(&mut self.bound);
+        let touch = self.touch(grid, threads, work, &bound);
+        self.bound = bound;
+        let touch = touch?;
+        self.ordered(&touch)?;
+        self.segment.push(touch);
+        Ok(())
+    }
+
+    /// Books a dispatch with what is bound for it.
+    fn touch(
+        &mut self,
+        grid: [u32; 3],
+        threads: u32,
+        work: Work,
+        bound: &[Option<Place>],
+    ) -> Result<Touch, String> {
         let arguments = match work {
             Work::Launch { plan, launch } => self.launch(plan, launch, grid, threads)?,
             Work::Fetch => {
@@ -299,20 +355,23 @@ impl Checker<'_> {
                 3
             }
         };
-        let places = self.bound.iter().take(arguments).copied().collect::<Option<Vec<_>>>();
+        let places = bound.get(..arguments).unwrap_or(&[]).iter().copied();
+        let places = places.collect::<Option<Vec<_>>>().filter(|places| !places.is_empty());
         let touch = Touch { work, places: places.ok_or("an argument is not bound")? };
         self.bindings(&touch)?;
-        if let Some(other) = self.segment.iter().find(|other| self.conflict(other, &touch)) {
-            return Err(format!(
-                "{work:?} conflicts with {:?}, and no barrier is between",
-                other.work
-            ));
+        self.counts.dispatches += 1;
+        Ok(touch)
+    }
+
+    /// Nothing since the last barrier conflicts; whether that barrier is needed is noted.
+    fn ordered(&mut self, touch: &Touch) -> Result<(), String> {
+        if let Some(other) = self.segment.iter().find(|other| self.conflict(other, touch)) {
+            let (this, other) = (touch.work, other.work);
+            return Err(format!("{this:?} conflicts with {other:?}, and no barrier is between"));
         }
-        if self.barrier && self.before.iter().any(|other| self.conflict(other, &touch)) {
+        if self.barrier && self.before.iter().any(|other| self.conflict(other, touch)) {
             self.barrier = false;
         }
-        self.segment.push(touch);
-        self.counts.dispatches += 1;
         Ok(())
     }
 
@@ -344,85 +403,10 @@ impl Checker<'_> {
         Ok(launches[launch].bindings.len() + 1)
     }
 
-    /// Every argument lies where the plan's buffer lies.
-    fn bindings(&self, touch: &Touch) -> Result<(), String> {
-        let layout = self.facts.layout;
-        let Work::Launch { .. } = touch.work else {
-            let slot = touch.places[2];
-            let start = layout.slot(0).offset;
-            let inside = slot.allocation == layout.slot(0).allocation
-                && slot.offset >= start
-                && slot.bytes == touch.places[1].bytes;
-            return if inside { Ok(()) } else { Err(format!("{slot:?} is no slot")) };
-        };
-        let launch = self.plan_launch(touch.work).ok_or("no launch")?;
-        let arena = layout.arguments();
-        let args = touch.places[0];
-        let bytes = self.facts.arguments.get(args.offset as usize..args.end() as usize);
-        if args.allocation != arena.allocation || bytes != Some(&launch.args[..]) {
-            return Err(format!("{args:?} does not hold the arguments of {}", launch.label()));
-        }
-        for (binding, place) in launch.bindings.iter().zip(&touch.places[1..]) {
-            if *place != layout.of(binding.buffer) {
-                return Err(format!("{} of {} is at {place:?}", binding.role, launch.label()));
-            }
-        }
-        Ok(())
-    }
-
-    fn plan_launch(&self, work: Work) -> Option<&Launch> {
-        match work {
-            Work::Launch { plan, launch } => self.facts.plans[plan].plan.launches().get(launch),
-            Work::Fetch => None,
-        }
-    }
-
     fn finish_barrier(&mut self) -> Result<(), String> {
         match std::mem::take(&mut self.barrier) {
             true => Err("no dispatch behind the last barrier conflicts with one before it".into()),
             false => Ok(()),
         }
-    }
-
-    /// Whether one writes what the other touches.
-    fn conflict(&self, a: &Touch, b: &Touch) -> bool {
-        let (Some(first), Some(second)) = (self.plan_launch(a.work), self.plan_launch(b.work))
-        else {
-            // A copy: its argument is read by everyone, its source is read, its slot written.
-            let copy = |t: &Touch| t.work == Work::Fetch;
-            let writes = |t: &Touch, other: &Touch| {
-                let written = if copy(t) { &t.places[2..] } else { &t.places[1..] };
-                written.iter().any(|w| other.places[1..].iter().any(|p| p.overlaps(*w)))
-            };
-            return (copy(a) && writes(a, b))
-                || (copy(b) && writes(b, a))
-                || self.writes_place(a, b)
-                || self.writes_place(b, a);
-        };
-        let touched = |launch: &Launch, write_only: bool| -> Vec<(usize, Access)> {
-            let pick = |(i, b): (usize, &lily_plan::Binding)| {
-                let read = b.read.iter().filter(|_| !write_only);
-                read.chain(&b.write).map(|access| (i, access.clone())).collect::<Vec<_>>()
-            };
-            launch.bindings.iter().enumerate().flat_map(pick).collect()
-        };
-        let meets = |writer: (&Launch, &Touch), other: (&Launch, &Touch)| {
-            touched(writer.0, true).iter().any(|(i, write)| {
-                touched(other.0, false).iter().any(|(j, access)| {
-                    writer.1.places[i + 1].overlaps(other.1.places[j + 1])
-                        && (writer.0.bindings[*i].buffer != other.0.bindings[*j].buffer
-                            || write.bound.overlaps(&access.bound))
-                })
-            })
-        };
-        meets((first, a), (second, b)) || meets((second, b), (first, a))
-    }
-
-    /// Whether a launch writes what a copy reads.
-    fn writes_place(&self, writer: &Touch, copy: &Touch) -> bool {
-        let Some(launch) = self.plan_launch(writer.work) else { return false };
-        let written = launch.bindings.iter().zip(&writer.places[1..]);
-        let mut written = written.filter(|(b, _)| b.write.is_some()).map(|(_, place)| place);
-        copy.work == Work::Fetch && written.any(|place| place.overlaps(copy.places[1]))
     }
 }

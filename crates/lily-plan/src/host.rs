@@ -1,4 +1,4 @@
-//! How much memory this machine has left.
+//! How much memory the host has left.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ const HEADROOM_BYTES: u64 = 256 << 20;
 /// leaves, less some headroom. `None` where the system does not say.
 ///
 /// Mapped weights are not counted: they lie in the page cache, which the system can give back.
-pub(crate) fn limit() -> Option<u64> {
+pub fn host_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(Path::new(path)).ok();
     let system = read("/proc/meminfo").and_then(|text| available(&text));
     let container = read("/sys/fs/cgroup/memory.max").and_then(|max| {

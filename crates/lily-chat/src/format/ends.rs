@@ -1,0 +1,195 @@
+//! Whether a text of a format can come to its end.
+
+use lily_model::engine::TokenMask;
+use llguidance::Matcher;
+use serde_json::{Map, Value};
+
+use super::bound::allowed;
+use super::strings::{list, target};
+use super::vocabulary::Vocabulary;
+
+/// Tokens that are tried on the way to an end. A format that has not come to one by then is taken to
+/// have one.
+const STEPS: usize = 64;
+/// Parts of a schema that are looked at.
+const PARTS: usize = 10_000;
+
+/// Whether some text of a grammar ends; `false` only if all beginnings were tried. Tokens that hold
+/// more than one byte are tried where there is none for their first byte.
+pub(crate) fn reaches_end(start: &Matcher, vocabulary: &Vocabulary) -> bool {
+    let mut steps = STEPS;
+    // States with what is still to be tried in each.
+    let mut open: Vec<(Matcher, Vec<u32>)> = Vec::new();
+    let mut state = start.deep_clone();
+    loop {
+        match nexts(&mut state, vocabulary) {
+            Next::End => return true,
+            Next::Tokens(ids) => open.push((state, ids)),
+        }
+        state = loop {
+            let Some((before, ids)) = open.last_mut() else { return false };
+            let Some(id) = ids.pop() else {
+                open.pop();
+                continue;
+            };
+            if steps == 0 {
+                return true;
+            }
+            steps -= 1;
+            let mut after = before.clone();
+            if after.consume_token(id).is_ok() {
+                break after;
+            }
+        };
+    }
+}
+
+enum Next {
+    /// The text may end here.
+    End,
+    /// It goes on with one of these, or not at all.
+    Tokens(Vec<u32>),
+}
+
+fn nexts(state: &mut Matcher, vocabulary: &Vocabulary) -> Next {
+    let mut mask = TokenMask::none(vocabulary.len());
+    if allowed(state, &vocabulary.stop_ids, &mut mask).is_err() {
+        return Next::Tokens(Vec::new());
+    }
+    if vocabulary.stop_ids.iter().any(|&id| mask.allows(id)) {
+        return Next::End;
+    }
+    let ids = 0..u32::try_from(vocabulary.len()).unwrap_or(u32::MAX);
+    let bytes = |id: u32| vocabulary.tokenizer.token_bytes(id).unwrap_or(&[]);
+    let found: Vec<u32> = ids.filter(|&id| mask.allows(id)).collect();
+    let mut single = [false; 256];
+    for &id in &found {
+        if let [byte] = bytes(id) {
+            single[usize::from(*byte)] = true;
+        }
+    }
+    let is_new = |id: &u32| match bytes(*id) {
+        [first, _, ..] => vocabulary.tokenizer.is_control(*id) || !single[usize::from(*first)],
+        _ => true,
+    };
+    Next::Tokens(found.into_iter().filter(is_new).collect())
+}
+
+/// Whether some value of a schema is finite, as far as its references and required parts tell.
+pub(crate) fn is_finite(schema: &Value) -> bool {
+    Finite { root: schema, left: PARTS, followed: Vec::new() }.value(schema)
+}
+
+struct Finite<'a> {
+    root: &'a Value,
+    left: usize,
+    /// References that led here: behind one of them again there is no end.
+    followed: Vec<&'a str>,
+}
+
+impl<'a> Finite<'a> {
+    fn value(&mut self, schema: &'a Value) -> bool {
+        let Some(members) = schema.as_object() else { return *schema != Value::Bool(false) };
+        let Some(left) = self.left.checked_sub(1) else { return true };
+        self.left = left;
+        if members.contains_key("const") || members.contains_key("enum") {
+            return true;
+        }
+        let mut all = list(members, "allOf");
+        if !all.all(|member| self.value(member)) || !self.reference(members) {
+            return false;
+        }
+        for word in ["anyOf", "oneOf"] {
+            let mut one = list(members, word).peekable();
+            if one.peek().is_some() && !one.any(|member| self.value(member)) {
+                return false;
+            }
+        }
+        let is = |name: &str| {
+            members.get("type").is_some_and(|only| only == name)
+                || list(members, "type").collect::<Vec<_>>() == [name]
+        };
+        match (is("object"), is("array")) {
+            (true, _) => self.object(members),
+            (_, true) => self.array(members),
+            // Other values have no parts.
+            _ => true,
+        }
+    }
+
+    fn reference(&mut self, schema: &'a Map<String, Value>) -> bool {
+        let Some((pointer, target)) = target(self.root, schema) else { return true };
+        if self.followed.contains(&pointer) {
+            return false;
+        }
+        self.followed.push(pointer);
+        let is_finite = self.value(target);
+        self.followed.pop();
+        is_finite
+    }
+
+    fn object(&mut self, schema: &'a Map<String, Value>) -> bool {
+        let properties = schema.get("properties");
+        list(schema, "required").filter_map(Value::as_str).all(|name| {
+            let property = properties.and_then(|all| all.get(name));
+            property.is_none_or(|property| self.value(property))
+        })
+    }
+
+    fn array(&mut self, schema: &'a Map<String, Value>) -> bool {
+        let least = schema.get("minItems").and_then(Value::as_u64).unwrap_or(0);
+        let least = usize::try_from(least).unwrap_or(usize::MAX);
+        let first = list(schema, "prefixItems").count();
+        let mut needed = list(schema, "prefixItems").take(least);
+        let items = schema.get("items").filter(|_| least > first);
+        needed.all(|item| self.value(item)) && items.is_none_or(|items| self.value(items))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_schema_is_finite_if_some_value_of_it_is() {
+        let list = |least: usize| {
+            json!({ "$ref": "#/$defs/l", "$defs": { "l": {
+                "type": "array", "minItems": least, "items": { "$ref": "#/$defs/l" } } } })
+        };
+        for (schema, finite) in [
+            (json!(true), true),
+            (json!(false), false),
+            (json!({ "type": "string" }), true),
+            (json!({ "$ref": "#" }), false),
+            (
+                json!({ "type": "object", "required": ["a"], "properties": { "a": { "$ref": "#" } } }),
+                false,
+            ),
+            (json!({ "type": "object", "properties": { "a": { "$ref": "#" } } }), true),
+            (
+                json!({ "type": "object", "required": ["a"], "properties": { "a":
+                    { "anyOf": [{ "$ref": "#" }, { "type": "null" }] } } }),
+                true,
+            ),
+            (
+                json!({ "type": ["object"], "required": ["a"], "properties": { "a":
+                    { "allOf": [{ "$ref": "#" }, { "title": "x" }] } } }),
+                false,
+            ),
+            (list(0), true),
+            (list(1), false),
+            (
+                json!({ "type": "array", "minItems": 1, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }),
+                true,
+            ),
+            (
+                json!({ "type": "array", "minItems": 2, "prefixItems": [{ "type": "null" }], "items": { "$ref": "#" } }),
+                false,
+            ),
+            (json!({ "const": 1, "$ref": "#" }), true),
+        ] {
+            assert_eq!(is_finite(&schema), finite, "{schema}");
+        }
+    }
+}

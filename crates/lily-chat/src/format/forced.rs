@@ -1,0 +1,147 @@
+//! Calls of tools as a grammar, and what of the tools' schemas it does not keep.
+
+use llguidance::Matcher;
+use llguidance::api::GrammarWithLexer;
+use serde_json::Value;
+
+use super::bound::Unkept;
+use super::calls::{self, Callable, Calls, as_printed};
+use super::parameters::{Parameters, ROOT, ValueRule};
+use super::{FormatError, LONGEST, Maker, Rules, check_steps, place};
+
+/// Tools that are looked at for the one at fault.
+const SUSPECTS: usize = 64;
+/// Longest text of a grammar, in bytes: a value with references brings its whole schema.
+const LONGEST_CALLS: usize = 8 << 20;
+
+impl Maker<'_> {
+    /// A grammar of calls, and what it does not keep.
+    pub(super) fn calls(
+        &self,
+        rules: &Rules<'_>,
+        calls: Calls,
+    ) -> Result<(Matcher, Vec<Unkept>), FormatError> {
+        let mut tools = Vec::with_capacity(rules.tools.len());
+        let mut unkept = Vec::new();
+        for (index, tool) in rules.tools.iter().enumerate() {
+            if self.patience.has_ended() {
+                return Err(FormatError::GivenUp);
+            }
+            let bytes = tool.parameters.to_string().len();
+            if bytes > LONGEST {
+                let reason = format!("it has {bytes} bytes, but at most {LONGEST} are supported");
+                return Err(FormatError::Tool { tool: index, place: String::new(), reason });
+            }
+            let parameters = Parameters::of(&tool.parameters);
+            for place in &parameters.unkept {
+                note(rules, &mut unkept, index, place.clone(), "no call can be kept to it".into())?;
+            }
+            tools.push(Callable { tool, parameters });
+        }
+        for (index, tool) in tools.iter().enumerate() {
+            for (place, rule) in tool.parameters.values() {
+                let ValueRule::Json { schema, .. } = rule else { continue };
+                let refused =
+                    |reason| FormatError::Tool { tool: index, place: place.into(), reason };
+                check_steps(schema).map_err(refused)?;
+            }
+        }
+        if let Ok(matcher) = self.compile_calls(&tools, calls)? {
+            return Ok((matcher, unkept));
+        }
+        // Some keyword of a value is not supported. Without those of tools that are not strict there
+        // may be a grammar.
+        for (index, tool) in tools.iter_mut().enumerate() {
+            self.relax(rules, index, &mut tool.parameters, &mut unkept)?;
+        }
+        match self.compile_calls(&tools, calls)? {
+            Ok(matcher) => Ok((matcher, unkept)),
+            Err(reason) => Err(self.culprit(&tools, calls, reason)),
+        }
+    }
+
+    /// The grammar of tools, or why there is none, which is told in the library's words.
+    fn compile_calls(
+        &self,
+        tools: &[Callable<'_>],
+        calls: Calls,
+    ) -> Result<Result<Matcher, String>, FormatError> {
+        let grammar = calls::grammar(tools, calls, &self.formats.vocabulary)?;
+        if grammar.len() > LONGEST_CALLS {
+            return Ok(Err("it is too complex".into()));
+        }
+        match self.compile(GrammarWithLexer::from_lark(grammar)) {
+            Err(_) if self.patience.has_ended() => Err(FormatError::GivenUp),
+            compiled => Ok(compiled),
+        }
+    }
+
+    /// Makes values lenient whose schema cannot be kept in all its parts.
+    fn relax(
+        &self,
+        rules: &Rules<'_>,
+        tool: usize,
+        parameters: &mut Parameters,
+        unkept: &mut Vec<Unkept>,
+    ) -> Result<(), FormatError> {
+        for (place, rule) in parameters.values_mut() {
+            let ValueRule::Json { schema, lenient } = rule else { continue };
+            let compile = |schema: &Value, lenient| {
+                let schema = as_printed(schema, lenient);
+                self.compile(GrammarWithLexer::from_json_schema(schema)).map(drop)
+            };
+            let Err(reason) = compile(schema, false) else { continue };
+            let mut places: Vec<String> = place::unsupported(schema)
+                .into_iter()
+                .map(|word| format!("{place}{word}"))
+                .collect();
+            // Where it is not a keyword by itself the smallest part at fault is looked for.
+            if places.is_empty() || rules.strict.get(tool) == Some(&true) {
+                let fault = place::fault(schema, |part| compile(part, false).is_err());
+                // The whole schema is among the definitions of a part with references.
+                let of_all = fault.strip_prefix(&format!(".$defs.{ROOT}"));
+                places = vec![of_all.map_or_else(|| format!("{place}{fault}"), str::to_owned)];
+            }
+            if self.patience.has_ended() {
+                return Err(FormatError::GivenUp);
+            }
+            for place in places {
+                note(rules, unkept, tool, place, reason.clone())?;
+            }
+            *lenient = true;
+            let refused = |reason| FormatError::Tool { tool, place: place.into(), reason };
+            compile(schema, true).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Which of the tools has no grammar. What the library says of it would quote a text that the
+    /// client has never seen.
+    fn culprit(&self, tools: &[Callable<'_>], calls: Calls, reason: String) -> FormatError {
+        let alone = |tool| self.compile_calls(std::slice::from_ref(tool), calls);
+        let found = tools.iter().take(SUSPECTS).position(|tool| matches!(alone(tool), Ok(Err(_))));
+        let reason = match reason.as_str() {
+            "it is too complex" => reason,
+            _ => "it has a form that cannot be kept".into(),
+        };
+        match found {
+            Some(tool) => FormatError::Tool { tool, place: String::new(), reason },
+            None => super::refused(reason),
+        }
+    }
+}
+
+/// Notes what is not kept of a tool; a strict one is refused.
+fn note(
+    rules: &Rules<'_>,
+    unkept: &mut Vec<Unkept>,
+    tool: usize,
+    place: String,
+    reason: String,
+) -> Result<(), FormatError> {
+    if rules.strict.get(tool) == Some(&true) {
+        return Err(FormatError::Tool { tool, place, reason });
+    }
+    unkept.push(Unkept { tool, place });
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! What a schema says about a value that may be a text.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use llguidance::derivre::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use super::parameters::ValueRule;
+use super::words::{Word, subject};
+use super::{known, pattern};
+use crate::parser::schema::Types;
+
+/// Most values that are listed one by one.
+const MOST_LISTED: usize = 1024;
+/// Work for one expression, about a millisecond.
+const FUEL: u64 = 50_000;
+/// Work for all expressions of a tool.
+const ALL_FUEL: u64 = 40 * FUEL;
+
+/// Reads schemas of values that may be texts.
+pub(crate) struct Strings<'a> {
+    root: &'a Value,
+    budget: usize,
+    /// Work that is left for expressions.
+    fuel: u64,
+    /// Keywords that are not kept, by their places.
+    pub unkept: Vec<String>,
+}
+
+impl<'a> Strings<'a> {
+    /// A reader of parts of `root`, of so many at most.
+    pub fn new(root: &'a Value, budget: usize) -> Self {
+        Self { root, budget, fuel: ALL_FUEL, unkept: Vec::new() }
+    }
+
+    /// The rule of a value of some types, a string among them.
+    pub fn rule(&mut self, types: Types, schema: &'a Value, place: &str) -> ValueRule {
+        let noted = self.unkept.len();
+        if let Some(values) = self.listed(schema, place, &mut Vec::new()) {
+            let printed = values.iter().map(|value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            });
+            // What holds such a tag cannot be written in a call.
+            let fits =
+                |text: &String| !text.contains("</parameter") && !text.contains("tool_call>");
+            let printed: Vec<String> = printed.filter(fits).collect();
+            return if printed.is_empty() { ValueRule::Never } else { ValueRule::Listed(printed) };
+        }
+        self.unkept.truncate(noted);
+        let of_text = types.only(Types::STRING.or(Types::NULL));
+        let mut patterns = Vec::new();
+        self.texts(schema, place, of_text, &mut patterns, &mut Vec::new());
+        if !of_text {
+            // What looks like a value of another type is one, whatever a pattern says.
+            patterns.clear();
+        }
+        match self.is_empty(&patterns) {
+            true => ValueRule::Never,
+            false => ValueRule::Text { patterns, or_null: types.has(Types::NULL) },
+        }
+    }
+
+    /// Expressions that a text matches, all of them; notes what is not kept.
+    fn texts(
+        &mut self,
+        schema: &'a Value,
+        place: &str,
+        of_text: bool,
+        patterns: &mut Vec<String>,
+        followed: &mut Vec<&'a str>,
+    ) {
+        let Some(schema) = self.enter(schema) else { return };
+        for (word, value) in schema {
+            let here = format!("{place}.{word}");
+            let is_kept = match word.as_str() {
+                "type" => true,
+                "$ref" => match target(self.root, schema) {
+                    Some((pointer, target)) if !followed.contains(&pointer) => {
+                        followed.push(pointer);
+                        let place = pointer.replace('/', ".");
+                        self.texts(target, &place, of_text, patterns, followed);
+                        followed.pop();
+                        true
+                    }
+                    Some(_) => true,
+                    None => false,
+                },
+                "allOf" => {
+                    for (index, member) in list(schema, word).enumerate() {
+                        let place = format!("{here}[{index}]");
+                        self.texts(member, &place, of_text, patterns, followed);
+                    }
+                    true
+                }
+                "anyOf" | "oneOf" => {
+                    let members = list(schema, word).enumerate();
+                    let telling: Vec<_> =
+                        members.filter(|(_, member)| member["type"] != "null").collect();
+                    match telling[..] {
+                        [(index, member)] => {
+                            let place = format!("{here}[{index}]");
+                            self.texts(member, &place, of_text, patterns, followed);
+                            true
+                        }
+                        _ => telling.iter().all(|(_, member)| is_silent(member)),
+                    }
+                }
+                _ if subject(word) == Word::Strings => match self.expression(word, value) {
+                    Some(expression) if of_text => {
+                        patterns.extend(expression);
+                        true
+                    }
+                    expression => expression == Some(None),
+                },
+                word => match subject(word) {
+                    Word::Silent => true,
+                    Word::Any => false,
+                    // Nothing that a text has.
+                    Word::Objects | Word::Others | Word::Strings => of_text,
+                },
+            };
+            if !is_kept {
+                self.unkept.push(here);
+            }
+        }
+    }
+
+    /// All values, if the schema lists them.
+    fn listed(
+        &mut self,
+        schema: &'a Value,
+        place: &str,
+        followed: &mut Vec<&'a str>,
+    ) -> Option<Vec<Value>> {
+        let schema = self.enter(schema)?;
+        let mut found: Vec<Value> = Vec::new();
+        let source = ["const", "enum", "$ref", "anyOf", "oneOf", "allOf", "type"]
+            .into_iter()
+            .find(|word| schema.contains_key(*word))?;
+        match source {
+            "const" => found.push(schema["const"].clone()),
+            "enum" => found.extend(schema["enum"].as_array()?.iter().cloned()),
+            "$ref" => {
+                let (pointer, target) = target(self.root, schema)?;
+                if followed.contains(&pointer) {
+                    return None;
+                }
+                followed.push(pointer);
+                let listed = self.listed(target, &pointer.replace('/', "."), followed);
+                followed.pop();
+                found = listed?;
+            }
+            "type" if schema["type"] == "null" => found.push(Value::Null),
+            "type" => return None,
+            word => {
+                let members = schema[word].as_array()?;
+                if members.is_empty() || word == "allOf" && members.len() > 1 {
+                    return None;
+                }
+                for (index, member) in members.iter().enumerate() {
+                    let place = format!("{place}.{word}[{index}]");
+                    found.extend(self.listed(member, &place, followed)?);
+                }
+            }
+        }
+        if found.len() > MOST_LISTED {
+            return None;
+        }
+        for (word, value) in schema {
+            self.filter(word, value, &format!("{place}.{word}"), source, &mut found);
+        }
+        if schema.get("nullable") == Some(&Value::Bool(true)) {
+            found.push(Value::Null);
+        }
+        Some(found)
+    }
+
+    /// Keeps of listed values what another keyword of the same schema allows.
+    fn filter(
+        &mut self,
+        word: &str,
+        by: &Value,
+        place: &str,
+        source: &str,
+        found: &mut Vec<Value>,
+    ) {
+        let is_kept = match word {
+            _ if word == source => true,
+            "type" => {
+                found.retain(|value| is_of_type(value, by));
+                true
+            }
+            _ if subject(word) == Word::Strings => {
+                match self.expression(word, by).map(|found| self.matcher(found)) {
+                    Some(Some(mut regex)) => {
+                        found
+                            .retain(|value| value.as_str().is_none_or(|text| regex.is_match(text)));
+                        true
+                    }
+                    _ => false,
+                }
+            }
+            word => subject(word) == Word::Silent,
+        };
+        if !is_kept {
+            self.unkept.push(place.into());
+        }
+    }
+
+    /// The members of a schema, if there is still room for it.
+    pub fn enter(&mut self, schema: &'a Value) -> Option<&'a Map<String, Value>> {
+        match self.budget.checked_sub(1) {
+            Some(budget) => self.budget = budget,
+            None => {
+                // Nobody has looked at the rest.
+                if self.unkept.last().is_none_or(|last| !last.is_empty()) {
+                    self.unkept.push(String::new());
+                }
+                return None;
+            }
+        }
+        schema.as_object()
+    }
+
+    /// What a keyword asks of a text: an expression for all of it, or nothing. `None` if it cannot be
+    /// kept.
+    fn expression(&mut self, word: &str, value: &Value) -> Option<Option<String>> {
+        let found = match word {
+            "minLength" => match length(value)? {
+                0 => return Some(None),
+                least => format!("(?s:.{{{least},}})"),
+            },
+            "maxLength" => format!("(?s:.{{0,{}}})", length(value)?),
+            "pattern" => pattern::whole(value.as_str()?)?,
+            _ => known::expression(value.as_str()?)?.replace('/', "\\/"),
+        };
+        // Whatever the library does not read would spoil the whole grammar.
+        self.matcher(Some(found.clone())).map(|_| Some(found))
+    }
+
+    /// An expression at work; without one, all texts match.
+    fn matcher(&mut self, expression: Option<String>) -> Option<Regex> {
+        let expression = expression.unwrap_or_else(|| "(?s:.*)".into());
+        self.all_of(&[&expression])
+    }
+
+    /// Whether no text matches all of these. What is too much work is taken for possible.
+    fn is_empty(&mut self, patterns: &[String]) -> bool {
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        let regex = if patterns.is_empty() { None } else { self.all_of(&patterns) };
+        regex.and_then(|mut regex| quietly(|| Some(regex.always_empty()))) == Some(true)
+    }
+
+    /// One expression for the texts that match all of these.
+    fn all_of(&mut self, patterns: &[&str]) -> Option<Regex> {
+        let most = self.fuel.min(FUEL);
+        let regex = quietly(|| {
+            let mut builder = RegexBuilder::new();
+            let all = builder.mk_regex_and(patterns).ok()?;
+            builder.into_regex_limited(all, most).ok()
+        });
+        let cost = regex.as_ref().map_or(most, Regex::cost);
+        self.fuel = self.fuel.saturating_sub(cost);
+        regex
+    }
+}
+
+/// A length, which may be written with a point.
+fn length(value: &Value) -> Option<u64> {
+    let whole = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
+    value.as_u64().or_else(|| value.as_f64().filter(whole).map(|number| number as u64))
+}
+
+/// What a reference leads to.
+pub(crate) fn target<'a>(
+    root: &'a Value,
+    schema: &'a Map<String, Value>,
+) -> Option<(&'a str, &'a Value)> {
+    let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
+    Some((pointer, root.pointer(pointer)?))
+}
+
+/// The array of a keyword; nothing if it is none.
+pub(crate) fn list<'a>(
+    schema: &'a Map<String, Value>,
+    word: &str,
+) -> impl Iterator<Item = &'a Value> + use<'a> {
+    schema.get(word).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// An assertion of the library is no answer.
+fn quietly<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok().flatten()
+}
+
+/// Whether a schema says nothing but a type.
+fn is_silent(schema: &Value) -> bool {
+    let mut words = schema.as_object().into_iter().flatten();
+    *schema != Value::Bool(false)
+        && words.all(|(word, _)| word == "type" || subject(word) == Word::Silent)
+}
+
+fn is_of_type(value: &Value, types: &Value) -> bool {
+    let is = |name: &Value| match name.as_str() {
+        Some("string") => value.is_string(),
+        Some("integer") => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        Some("number") => value.is_number(),
+        Some("boolean") => value.is_boolean(),
+        Some("null") => value.is_null(),
+        Some("array") => value.is_array(),
+        Some("object") => value.is_object(),
+        _ => true,
+    };
+    match types {
+        Value::Array(names) => names.iter().any(is),
+        name => is(name),
+    }
+}
