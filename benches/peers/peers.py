@@ -107,7 +107,7 @@ def machine() -> dict:
         "cpu": cpu,
         "processors": os.cpu_count(),
         "memory_gb": round(memory / 1e9),
-        "system": f"{platform.system()} {platform.release().split("-")[0]}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "load_before": round(os.getloadavg()[0], 1),
     }
 
