@@ -291,7 +291,8 @@ fn requests_with_one_beginning_read_it_once() {
     assert_eq!(all[0].prefilled[0], 256, "goes on where the one that left was");
     // Its end is read beside the others, in small chunks.
     assert!(all[0].prefilled.contains(&448) && all[0].prefilled.last() == Some(&500));
-    assert_eq!((&all[1].prefilled[..], &all[2].prefilled[..]), (&[500][..], &[500][..]));
+    // The others go on behind it.
+    assert!(all[1..].iter().all(|news| news.prefilled[0] > 448), "{all:?}");
 }
 
 #[test]
