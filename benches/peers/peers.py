@@ -25,7 +25,8 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--lily", type=Path, default=Path("target/release/lily"), help="the program; default %(default)s")
     add("--work", type=Path, default=Path("target/peers"), help="folder of the models; default %(default)s")
-    add("--out", type=Path, default=Path("target/peers"), help="folder of JSON, table and chart; default %(default)s")
+    add("--out", type=Path, default=Path("target/peers"),
+        help="folder of JSON, table and chart; default %(default)s")
     add("--name", default="peers", help="their name; default %(default)s")
     add("--layers", type=int, default=8, help="layers of the model; 0 is the full shape; default %(default)s")
     add("--threads", type=int, default=0, help="threads of each engine; 0 is one for each core")
@@ -33,15 +34,16 @@ def arguments() -> argparse.Namespace:
     add("--lengths", type=numbers, default=[128, 512, 2048], help="prompt lengths; default 128,512,2048")
     add("--steps", type=int, default=32, help="decode steps behind each prompt; default %(default)s")
     add("--rounds", type=int, default=5, help="rounds; default %(default)s")
-    add("--mlx-rounds", type=int, default=1, help="rounds of mlx-lm, which takes minutes for one; default %(default)s")
+    add("--mlx-rounds", type=int, default=1,
+        help="rounds of mlx-lm, which takes minutes for one; default %(default)s")
     add("--engines", type=names, default=list(ENGINES), help="default lily,llama.cpp,mlx-lm")
     add("--fused", action="store_true", help="gate and up matrices of llama.cpp's experts as one tensor")
     add("--processor-time", action="store_true",
         help="processor time instead of time, for one thread on a machine that is busy with other work")
     add("--one-by-one", action="store_true",
-        help="one engine after the other, its model removed behind it: for shapes of which only one fits on disk or in memory")
+        help="one engine after the other, its model removed behind it: where only one fits")
     add("--limit", type=float, default=60.0,
-        help="seconds that mlx-lm may take for a prompt, and for decode steps; it gets fewer tokens then; default %(default)s")
+        help="seconds that mlx-lm may take for a prompt, and for decode steps: it gets fewer then; default %(default)s")
     add("--keep", action="store_true", help="keep the models")
     return parser.parse_args()
 
@@ -105,7 +107,7 @@ def machine() -> dict:
         "cpu": cpu,
         "processors": os.cpu_count(),
         "memory_gb": round(memory / 1e9),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "load_before": round(os.getloadavg()[0], 1),
     }
 
@@ -160,7 +162,8 @@ class Comparison:
         self.report["rounds"].setdefault(f"{one.name} {length}", []).append(figures)
         self.report["loads"].append(round(os.getloadavg()[0], 1))
         print(
-            f"{one.name:>10} {length:>6} tokens: prefill {figures['prompt'] / figures['prefill_s']:8.1f} tok/s,"
+            f"{one.name:>10} {length:>6} tokens:"
+            f" prefill {figures['prompt'] / figures['prefill_s']:8.1f} tok/s,"
             f" decode {1 / figures['decode_s']:7.2f} tok/s",
             flush=True,
         )

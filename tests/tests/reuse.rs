@@ -27,7 +27,7 @@ const CONTEXT: usize = 1024;
 
 fn options() -> EngineOptions {
     let cache = CacheMemory::Bytes(64 << 20);
-    EngineOptions { context: CONTEXT, chunk: 64, batch: 2, cache, ..EngineOptions::default() }
+    EngineOptions { context: CONTEXT, chunk: 128, batch: 2, cache, ..EngineOptions::default() }
 }
 
 fn exact() -> Box<dyn Device> {
@@ -124,42 +124,42 @@ fn turns_of_a_chat_read_only_what_is_behind_their_last_common_border() {
     let mut cold =
         golden.engine(exact(), EngineOptions { cache: CacheMemory::Bytes(0), ..options() });
     let mut random = Random(1);
-    let (system, question, opening) = (random.ids(200), random.ids(30), random.ids(4));
+    let (system, question, opening) = (random.ids(200), random.ids(70), random.ids(4));
     let first = [&system[..], &question, &opening].concat();
-    let borders = [0, 200, 230];
-    let cold_first = request(&mut cold, &first, generation(&borders, 20));
+    let borders = [0, 200, 270];
     let one = request(&mut engine, &first, generation(&borders, 20));
-    assert_eq!((one.cached, one.read), (0, 234));
-    assert_eq!(one.tokens, cold_first.tokens);
+    assert_eq!((one.cached, one.read), (0, 274));
+    assert_eq!(one.text(), request(&mut cold, &first, generation(&[], 20)).text());
 
     // The answer comes back without what was in front of it: its turn begins with other tokens.
-    let answer = random.ids(30);
-    let second = [&first[..230], &answer, &random.ids(25), &opening].concat();
-    let borders = [0, 200, 230, 260, 285];
+    let second = [&first[..270], &random.ids(40), &random.ids(70), &opening].concat();
+    let borders = [0, 200, 270, 310, 380];
     let two = request(&mut engine, &second, generation(&borders, 20));
-    assert_eq!((two.cached, two.read), (230, 59), "what is in front of the first answer");
-    assert_eq!(two.tokens, request(&mut cold, &second, generation(&borders, 20)).tokens);
+    assert_eq!((two.cached, two.read), (256, 128), "the block in front of the first answer");
+    assert_eq!(two.text(), request(&mut cold, &second, generation(&[], 20)).text());
 
     // The answer comes back as it was generated.
     let third = [&second[..], &two.tokens, &random.ids(25), &opening].concat();
-    let three = request(&mut engine, &third, generation(&[0, 200, 230, 260, 285, 334], 20));
+    let three = request(&mut engine, &third, generation(&[], 20));
     assert_eq!(three.cached, second.len() + 19, "the last token was never fed");
 
     // The second question is asked in another way; the first one is.
-    let edited = [&second[..260], &random.ids(40), &opening].concat();
-    let edit = request(&mut engine, &edited, generation(&[0, 200, 230, 260, 300], 5));
-    assert_eq!(edit.cached, 260);
+    let edited = [&second[..310], &random.ids(40), &opening].concat();
+    let edit = request(&mut engine, &edited, generation(&[0, 200, 270, 310, 350], 5));
+    assert_eq!(edit.cached, 256);
+    assert_eq!(edit.text(), request(&mut cold, &edited, generation(&[], 5)).text());
     let edited = [&system[..], &random.ids(50), &opening].concat();
     let edit = request(&mut engine, &edited, generation(&[0, 200, 250], 5));
-    assert_eq!(edit.cached, 200, "the system prompt");
+    assert_eq!(edit.cached, 192, "the system prompt");
+    assert_eq!(edit.text(), request(&mut cold, &edited, generation(&[], 5)).text());
     // A block in between, and another system prompt: nothing is moved to another position.
-    let inserted = [&system[..100], &random.ids(10), &system[100..], &question].concat();
+    let inserted = [&system[..150], &random.ids(10), &system[150..], &question].concat();
     let insert = request(&mut engine, &inserted, generation(&[0, 210], 5));
     assert_eq!(insert.cached, 0);
-    assert_eq!(insert.tokens, request(&mut cold, &inserted, generation(&[0, 210], 5)).tokens);
+    assert_eq!(insert.text(), request(&mut cold, &inserted, generation(&[], 5)).text());
     // The place where it parted is kept from now on.
-    let again = [&system[..100], &random.ids(70)].concat();
-    assert_eq!(request(&mut engine, &again, generation(&[], 5)).cached, 100);
+    let again = [&system[..150], &random.ids(70)].concat();
+    assert_eq!(request(&mut engine, &again, generation(&[], 5)).cached, 128);
 }
 
 /// R2, R14: the same request again, at all small sizes and others.
@@ -172,14 +172,14 @@ fn the_same_request_again_gives_the_same_bits_and_reads_its_end_only() {
         Sampling { temperature: 1.0, top_k: 20, seed: 5, ..Sampling::greedy() },
     ] {
         let mut engine = golden.engine(exact(), options());
-        for length in [1, 20, 23, 24, 63, 64, 65, 129] {
+        for length in [1, 24, 64, 80, 81, 129, 145] {
             let prompt = random.ids(length);
             let generation = Generation { sampling: sampling.clone(), ..generation(&[], 6) };
             let first = request(&mut engine, &prompt, generation.clone());
             let second = request(&mut engine, &prompt, generation.clone());
             assert_eq!(first.text(), second.text(), "{length} tokens");
             assert_eq!(first.cached, 0);
-            assert_eq!(second.cached, if length < 24 { 0 } else { length - 8 });
+            assert_eq!(second.cached, length.saturating_sub(17) / 64 * 64);
             // From another place in memory: rows and state come from the host.
             let blocker = engine.open().unwrap();
             let third = request(&mut engine, &prompt, generation);
@@ -195,10 +195,11 @@ fn the_same_request_again_gives_the_same_bits_and_reads_its_end_only() {
 fn a_prompt_that_was_left_in_the_middle_goes_on_there_with_the_bits_of_a_cold_run() {
     let golden = Golden::open("odd");
     let prompt = Random(3).ids(500);
-    let mut cold = golden.engine(exact(), options());
+    let none = CacheMemory::Bytes(0);
+    let mut cold = golden.engine(exact(), EngineOptions { cache: none, ..options() });
     let want = request(&mut cold, &prompt, generation(&[], 8));
     assert_eq!(want.read, 500);
-    for left_at in [64, 400] {
+    for left_at in [64, 300] {
         let mut engine = golden.engine(exact(), options());
         let sequence = engine.open_for(&prompt).unwrap();
         let mut run = engine.start(sequence, &prompt, generation(&[], 8)).unwrap();
@@ -208,7 +209,7 @@ fn a_prompt_that_was_left_in_the_middle_goes_on_there_with_the_bits_of_a_cold_ru
         engine.cancel(&mut run).unwrap();
         assert_eq!(run.finish(), Some(Finish::Cancelled));
         let reached = run.prefilled();
-        assert!((left_at..left_at + 64).contains(&reached));
+        assert!((left_at..left_at + 128).contains(&reached));
         assert!(engine.keep(sequence).unwrap());
         assert!(!engine.keep(sequence).unwrap(), "it is there");
         engine.close(sequence);
@@ -281,7 +282,8 @@ fn random_conversations_side_by_side_are_those_of_a_cold_engine() {
     }
 }
 
-/// Where a chunk ends changes no bit that matters: all remainders of chunk and delta-rule block.
+/// On the processor a prompt that goes on at a state of its own beginning has the bits of one that is read
+/// from its first token, whoever has left the state there.
 #[test]
 fn wherever_a_prompt_goes_on_its_logits_are_those_of_a_cold_run() {
     let golden = Golden::open("generic");
@@ -293,25 +295,15 @@ fn wherever_a_prompt_goes_on_its_logits_are_those_of_a_cold_run() {
         let prompt = random.ids(200);
         let sequence = cold.open().unwrap();
         cold.prefill(sequence, &prompt, PrefillEnd::Logits).unwrap();
-        let want = cold.logits(sequence).unwrap();
-        for parted in [16, 31, 32, 63, 64, 65, 128, 160] {
+        let want: Vec<u32> = cold.logits(sequence).unwrap().into_iter().map(f32::to_bits).collect();
+        for parted in [64, 100, 128, 183] {
             let mut engine = golden.engine(device(), options());
-            let other = [&prompt[..parted], &random.ids(8)].concat();
+            let other = [&prompt[..parted], &random.ids(80)].concat();
             request(&mut engine, &other, generation(&[parted], 1));
             let sequence = engine.open_for(&prompt).unwrap();
             let answer = run(&mut engine, sequence, &prompt, generation(&[], 1));
-            assert_eq!(answer.cached, parted);
-            let got: Vec<f32> = answer.logits.into_iter().map(f32::from_bits).collect();
-            match numerics {
-                Numerics::Exact => {
-                    let difference = max_difference(&got, &want);
-                    assert!(difference <= EXACT_LOGIT, "{parted}: {difference:e}");
-                }
-                Numerics::Int8 => {
-                    let rms = lily_tests::relative_rms(&got, &want);
-                    assert!(rms <= 0.02, "{parted}: {rms}");
-                }
-            }
+            assert_eq!(answer.cached, parted / 64 * 64);
+            assert_eq!(answer.logits, want, "{parted}");
         }
     }
 }
@@ -323,13 +315,13 @@ fn r15_nothing_that_is_not_finite_is_kept() {
     let spoiled = Spoiled::new(&golden).poison_token(300);
     let mut engine = load(spoiled.path(), exact(), options()).unwrap();
     let mut random = Random(6);
-    let mut sound: Vec<u32> = random.ids(100);
+    let mut sound: Vec<u32> = random.ids(150);
     sound.iter_mut().for_each(|id| *id %= 300);
-    let bad = [&sound[..60], &[300], &sound[60..]].concat();
-    request(&mut engine, &sound, generation(&[50], 3));
+    let bad = [&sound[..80], &[300], &sound[80..]].concat();
+    request(&mut engine, &sound, generation(&[70], 3));
     let states = engine.cache_use().states;
     let sequence = engine.open_for(&bad).unwrap();
-    let mut run = engine.start(sequence, &bad, generation(&[50, 80], 3)).unwrap();
+    let mut run = engine.start(sequence, &bad, generation(&[70, 130], 3)).unwrap();
     let failed = loop {
         match engine.advance(&mut run) {
             Ok(Some(_)) => {}
@@ -342,7 +334,7 @@ fn r15_nothing_that_is_not_finite_is_kept() {
     engine.close(sequence);
     assert!(engine.cache_use().refused > 0);
     assert!(engine.cache_use().states < states, "the state that it went on at is not trusted");
-    assert_eq!(request(&mut engine, &bad[..60], generation(&[], 1)).cached, 0);
+    assert_eq!(request(&mut engine, &bad[..80], generation(&[], 1)).cached, 0);
 }
 
 /// A device that can be told to fail its next copies of more than a few bytes.
@@ -416,9 +408,8 @@ fn a_copy_that_fails_costs_one_request_and_leaves_nothing_behind() {
     // While a state is saved.
     let sequence = engine.open_for(&prompt).unwrap();
     let mut run = engine.start(sequence, &prompt, generation(&[], 5)).unwrap();
-    engine.advance(&mut run).unwrap();
     failing.store(1, Ordering::SeqCst);
-    assert!(matches!(engine.keep(sequence), Err(EngineError::Device(_))));
+    assert!(matches!(engine.advance(&mut run), Err(EngineError::Device(_))));
     engine.close(sequence);
     assert_eq!((engine.cache_use().bytes, engine.cache_use().states), (0, 0));
     let want = request(&mut engine, &prompt, generation(&[], 5));
@@ -431,7 +422,7 @@ fn a_copy_that_fails_costs_one_request_and_leaves_nothing_behind() {
     assert!(engine.keep(sequence).is_err(), "a lost sequence");
     engine.close(sequence);
     let again = request(&mut engine, &prompt, generation(&[], 5));
-    assert_eq!((again.text(), again.cached), (want.text(), 92));
+    assert_eq!((again.text(), again.cached), (want.text(), 64));
 }
 
 /// R18: never more than was said, from the start on.

@@ -288,7 +288,8 @@ mod tests {
 
     #[test]
     fn the_delta_rule_agrees_with_plain_sums_in_rows_and_in_columns_in_place_or_not() {
-        for (k_dim, n) in [(11, 7), (5, 1), (8, 16), (128, 37), (131, 50)] {
+        let all = [(11, 7), (5, 1), (8, 16), (128, 37), (131, 50)];
+        for &(k_dim, n) in if cfg!(miri) { &all[..3] } else { &all[..] } {
             let value = |i: usize| ((i * 7919 + k_dim) % 1013) as f32 / 1013.0 - 0.5;
             let state: Vec<f32> = (0..n * k_dim).map(value).collect();
             let q: Vec<f32> = (0..k_dim).map(|i| value(i + 31)).collect();

@@ -307,7 +307,8 @@ mod tests {
 
     #[test]
     fn matrices_are_turned_whatever_their_edges() {
-        for (rows, width, stride) in [(0, 3, 2), (1, 1, 1), (5, 8, 7), (16, 32, 16), (37, 50, 40)] {
+        let all = [(0, 3, 2), (1, 1, 1), (5, 8, 7), (16, 32, 16), (37, 50, 40)];
+        for &(rows, width, stride) in if cfg!(miri) { &all[..4] } else { &all[..] } {
             let values: Vec<f32> = (0..rows * width).map(|i| i as f32).collect();
             let short: Vec<half::bf16> =
                 values.iter().map(|&v| half::bf16::from_f32(v % 251.0)).collect();

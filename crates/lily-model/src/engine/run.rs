@@ -1,5 +1,6 @@
 //! A generation step by step, so that several can go on side by side.
 
+use lily_kernels::CHUNK;
 use lily_kernels::draw::Draw;
 use lily_plan::{control, write_i32};
 
@@ -248,7 +249,11 @@ impl Engine {
         let until = run.points.as_ref().and_then(SavePoints::next);
         let until = until.map_or(usize::MAX, |at| at - run.position);
         let most = run.chunk.min(self.chunk_at(run.position)).min(until);
-        let count = most.min(run.prompt.len() - run.fed);
+        let mut count = most.min(run.prompt.len() - run.fed);
+        if run.points.is_some() && count >= CHUNK && count < run.prompt.len() - run.fed {
+            // States are kept at the ends of blocks.
+            count -= (run.position + count) % CHUNK;
+        }
         let part = &run.prompt[run.fed..run.fed + count];
         let is_last = run.fed + count == run.prompt.len();
         let end = if is_last { run.path.prefill_end() } else { PrefillEnd::More };

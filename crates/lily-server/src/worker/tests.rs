@@ -258,7 +258,7 @@ fn a_retry_goes_on_where_the_first_request_was_left() {
     for _ in 0..3 {
         floor.round();
     }
-    assert_eq!(news(&mut retry).prefilled, [896, 960, 992]);
+    assert_eq!(news(&mut retry).prefilled, [896, 960, 1000]);
     for _ in 0..10 {
         floor.round();
     }
@@ -289,7 +289,8 @@ fn requests_with_one_beginning_read_it_once() {
     let all: Vec<_> = heard.iter_mut().map(news).collect();
     assert!(all.iter().all(|news| news.finished && news.letters == 5), "{all:?}");
     assert_eq!(all[0].prefilled[0], 256, "goes on where the one that left was");
-    assert_eq!(all[0].prefilled[all[0].prefilled.len() - 2..], [492, 500]);
+    // Its end is read beside the others, in small chunks.
+    assert!(all[0].prefilled.contains(&448) && all[0].prefilled.last() == Some(&500));
     assert_eq!((&all[1].prefilled[..], &all[2].prefilled[..]), (&[500][..], &[500][..]));
 }
 

@@ -239,12 +239,14 @@ fn rows_of_several_tensors_and_experts_are_found() {
         {
             let inputs = inputs(simd, numerics, &x);
             let mut space = Vec::new();
-            for (expert, range) in [(0, 0..rows), (1, 0..rows), (1, 5..6), (0, 2..20), (1, 7..7)] {
+            let wants = [0, 1, 2].map(|i| products(simd, &parts[i], &inputs));
+            let all = [(1, 5..6), (1, 7..7), (0, 2..20), (0, 0..rows), (1, 0..rows)];
+            for (expert, range) in all.into_iter().take(if cfg!(miri) { 3 } else { 5 }) {
                 let got = multiply(simd, &m, (expert, range.clone()), &inputs, 0..2, &mut space);
                 for (at, got) in got.iter().enumerate() {
                     let (t, row) = (at / range.len(), range.start + at % range.len());
                     let stored = 1 + expert * rows / 3 + row / 3;
-                    let want = products(simd, &parts[row % 3], &inputs)[t * (1 + 14) + stored];
+                    let want = wants[row % 3][t * (1 + 14) + stored];
                     assert_eq!(
                         got.to_bits(),
                         want.to_bits(),
@@ -263,9 +265,8 @@ fn a_value_that_is_no_number_reaches_every_result() {
         for format in FORMATS {
             let k = if cfg!(miri) { 128 } else { 640 };
             let m = matrix(&mut random, format, 2, k);
-            for (at, bad) in
-                [(0, f32::NAN), (63, -f32::NAN), (k - 1, f32::NAN), (70, f32::INFINITY)]
-            {
+            let all = [(0, f32::NAN), (70, f32::INFINITY), (63, -f32::NAN), (k - 1, f32::NAN)];
+            for (at, bad) in all.into_iter().take(if cfg!(miri) { 2 } else { 4 }) {
                 let mut x = vec![random.values(k), random.values(k)];
                 x[1][at] = bad;
                 let got = products(simd, &m, &inputs(simd, numerics, &x));

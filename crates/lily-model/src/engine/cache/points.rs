@@ -1,16 +1,16 @@
 //! Where states of a prompt are saved.
 
-/// States are not saved closer to each other than this, in tokens: a chunk of so few is read as
-/// quickly as a state is copied.
+use lily_kernels::CHUNK;
+
+/// The state behind an answer, or where a request was left, is not saved so near to another one, in
+/// tokens: so few are read as quickly as a state is copied.
 pub(crate) const NEAR: usize = 16;
 /// Long prompts have a state at least so often, in tokens. A state of the reference model is as
 /// large as the rows of 3,300 tokens.
 const PERIOD: usize = 4096;
-/// Tokens at the end of a prompt without turns that are not part of the state near its end: the next
-/// prompt may spell the last word with other tokens.
-const TAIL: usize = 8;
-/// Tokens behind the last turn from which on the prompt's end is far from it.
-const FAR: usize = 64;
+/// Tokens behind the last state of a prompt, at least: fewer are summed in another way than as the
+/// end of a longer chunk.
+const TAIL: usize = 17;
 
 /// Positions of a prompt at which its states are saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,27 +25,26 @@ impl SavePoints {
     /// Points of a prompt of `tokens` tokens with turns at `borders`, ascending, which goes on behind
     /// `resumed` tokens and parts from what is kept at `parted`.
     ///
-    /// In this order, unless one is near another: where the prompt parts from what is kept, because
-    /// others will part there too; in front of the turn that is to be generated, because a template
-    /// may render its beginning in another way next time; behind the first turn, the system prompt;
-    /// and in front of the last message.
+    /// These are: where the prompt parts from what is kept, because others will part there too; in
+    /// front of the turn that is to be generated, because a template may render its beginning in
+    /// another way next time; behind the first turn, the system prompt; in front of the last message;
+    /// and near the end of a prompt that has no turn there. Each is moved back to the end of a block of
+    /// the delta rule: the sums are then those of a chunk that goes on.
     pub(crate) fn new(tokens: usize, borders: &[usize], resumed: usize, parted: usize) -> Self {
-        let is_inside = |&at: &usize| at > 0 && at < tokens;
-        let mut inside = borders.iter().copied().filter(is_inside);
-        let first = inside.next();
-        let mut back = borders.iter().rev().copied().filter(is_inside);
+        let is_inside = |at: &&usize| **at > 0 && **at < tokens;
+        let first = borders.iter().find(is_inside);
+        let mut back = borders.iter().rev().filter(is_inside);
         let (last, before) = (back.next(), back.next());
-        let end = match last {
-            Some(last) if tokens - last < FAR => None,
-            _ => tokens.checked_sub(TAIL).filter(is_inside),
-        };
-        let mut next: Vec<usize> = Vec::new();
-        for at in [Some(parted).filter(is_inside), end, last, first, before].into_iter().flatten() {
-            if at >= resumed + NEAR && next.iter().all(|&other| at.abs_diff(other) >= NEAR) {
-                next.push(at);
-            }
-        }
+        let has_turn = last.is_some_and(|last| tokens - last < CHUNK + TAIL);
+        let end = Some(&tokens).filter(|_| !has_turn);
+        let mut next: Vec<usize> = [Some(&parted), end, last, first, before]
+            .into_iter()
+            .flatten()
+            .map(|&at| at.min(tokens.saturating_sub(TAIL)) / CHUNK * CHUNK)
+            .filter(|&at| at > resumed)
+            .collect();
         next.sort_unstable_by(|a, b| b.cmp(a));
+        next.dedup();
         Self { next, last: resumed }
     }
 
@@ -66,7 +65,9 @@ impl SavePoints {
         while self.next.last().is_some_and(|&next| next <= position) {
             is_point |= self.next.pop() == Some(position);
         }
-        let is_due = position >= self.last + PERIOD && position + NEAR <= tokens;
+        let is_due = position >= self.last + PERIOD
+            && position.is_multiple_of(CHUNK)
+            && position + TAIL <= tokens;
         if is_point || is_due {
             self.last = position;
         }

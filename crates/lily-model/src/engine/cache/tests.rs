@@ -155,7 +155,7 @@ fn r3_the_end_of_a_document_that_many_prompts_share_stays() {
         let prompt = joined(&[&document, &text(question, 0..20)]);
         let cached = use_prompt(&mut cache, &prompt);
         if question >= 3 {
-            assert_eq!(cached, 4000, "question {question}");
+            assert_eq!(cached, 3968, "question {question}");
         }
         let parted = cache.find(&prompt).parted;
         let points = SavePoints::new(prompt.len(), &[], cached, parted);
@@ -180,7 +180,8 @@ fn r16_parent_and_children_that_take_turns_all_stay_warm() {
         for (c, tokens) in texts.iter_mut().enumerate() {
             let cached = use_prompt(&mut cache, tokens);
             if turn > 0 {
-                assert!(tokens.len() - cached <= 500, "turn {turn} of {c}: {cached}");
+                let read = tokens.len() - cached;
+                assert!(10 * read <= tokens.len(), "turn {turn} of {c}: {cached} are there");
             }
             for back in [150, 20] {
                 save(&mut cache, &tokens[..tokens.len() - back]);
@@ -227,31 +228,31 @@ fn states_of_a_prompt_are_saved_where_others_will_part_from_it() {
         SavePoints::new(tokens, borders, resumed, parted).ahead().collect::<Vec<usize>>()
     };
     let none: [usize; 0] = [];
-    // A chat: behind the system prompt, in front of the last message and of the answer.
+    // A chat: behind the system prompt, in front of the last message and of the answer, each at the
+    // end of a block.
     let borders = [0, 600, 700, 900, 995];
-    assert_eq!(points(1000, &borders, 0, 0), [600, 900, 995]);
-    assert_eq!(points(1000, &borders, 700, 700), [900, 995]);
-    assert_eq!(points(1000, &borders, 990, 990), none);
-    // Where it parts from what is kept comes first.
-    assert_eq!(points(1000, &borders, 600, 800), [800, 900, 995]);
-    assert_eq!(points(1000, &borders, 600, 905), [905, 995]);
-    // A short message needs no state of its own.
-    assert_eq!(points(1000, &[0, 600, 985, 995], 0, 0), [600, 995]);
+    assert_eq!(points(1000, &borders, 0, 0), [576, 896, 960]);
+    assert_eq!(points(1000, &borders, 640, 700), [896, 960]);
+    assert_eq!(points(1000, &borders, 960, 990), none);
+    // Where it parts from what is kept.
+    assert_eq!(points(1000, &borders, 576, 800), [768, 896, 960]);
+    // Enough is left behind the last one to be summed as a part of a longer chunk.
+    assert_eq!(points(976, &[0, 600, 970], 0, 0), [576, 896]);
+    assert_eq!(points(977, &[0, 600, 970], 0, 0), [576, 960]);
     // Without turns: near the end.
-    assert_eq!(points(1000, &[], 0, 0), [992]);
-    assert_eq!(points(1000, &[0], 0, 990), [990]);
-    assert_eq!(points(1000, &[0, 300], 0, 0), [300, 992]);
+    assert_eq!(points(1000, &[], 0, 0), [960]);
+    assert_eq!(points(1000, &[0, 300], 0, 0), [256, 960]);
     // R2: what is too short is read again.
-    for tokens in 1..=23 {
-        assert_eq!(points(tokens, &[], 0, 0), none, "{tokens}");
+    for tokens in 1..=80 {
+        assert_eq!(points(tokens, &[0, 70], 0, 0), none, "{tokens}");
     }
-    assert_eq!(points(24, &[], 0, 0), [16]);
+    assert_eq!(points(81, &[0, 70], 0, 0), [64]);
 }
 
 #[test]
 fn long_prompts_have_states_on_their_way() {
-    let mut points = SavePoints::new(20_000, &[], 100, 0);
-    let positions = (100..19_992).step_by(512).chain([19_992, 20_000]);
+    let mut points = SavePoints::new(20_000, &[], 128, 0);
+    let positions = (128..19_968).step_by(512).chain([19_968, 20_000]);
     let saved: Vec<usize> = positions.filter(|&at| points.reach(at, 20_000)).collect();
-    assert_eq!(saved, [4196, 8292, 12_388, 16_484, 19_992]);
+    assert_eq!(saved, [4224, 8320, 12_416, 16_512, 19_968]);
 }
