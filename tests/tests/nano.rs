@@ -4,7 +4,7 @@ use lily_cpu::Numerics;
 use lily_cuda::compiler::Compiler;
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_tests::cpu;
-use lily_tests::nano::{BF16, Bar, INT8, evaluated, stays_within};
+use lily_tests::nano::{BF16, INT8, evaluated, stays_within};
 
 #[test]
 fn every_logit_of_the_exact_processor_is_the_references() {
@@ -19,23 +19,26 @@ fn eight_bits_stay_within_the_bar() {
 }
 
 #[cfg(target_os = "linux")]
-fn msl() -> Box<dyn lily_plan::Device> {
+mod metal_texts {
     use lily_msl_test::{MslOptions, MslTestDevice};
-    Box::new(MslTestDevice::new(MslOptions { workers: 2, ..MslOptions::default() }))
-}
+    use lily_plan::Device;
+    use lily_tests::nano::{BF16, Bar, stays_within};
 
-/// One conversation: the device is made for tests and slow. Of so few positions one may have another token.
-#[cfg(target_os = "linux")]
-#[test]
-fn metal_texts_stay_within_the_bar_over_a_conversation() {
-    stays_within(&Bar { top1: 0.97, ..BF16 }, msl(), 64);
-}
+    fn msl() -> Box<dyn Device> {
+        Box::new(MslTestDevice::new(MslOptions { workers: 2, ..MslOptions::default() }))
+    }
 
-#[cfg(target_os = "linux")]
-#[test]
-#[ignore = "minutes; scripts/check-full long"]
-fn metal_texts_stay_within_the_bar() {
-    stays_within(&BF16, msl(), usize::MAX);
+    /// One conversation: the device is made for tests and slow. Of so few positions one may have another token.
+    #[test]
+    fn stay_within_the_bar_over_a_conversation() {
+        stays_within(&Bar { top1: 0.97, ..BF16 }, msl(), 64);
+    }
+
+    #[test]
+    #[ignore = "minutes; scripts/check-full long"]
+    fn stay_within_the_bar() {
+        stays_within(&BF16, msl(), usize::MAX);
+    }
 }
 
 /// Reported as skipped where there is no NVIDIA GPU.
