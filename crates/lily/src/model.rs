@@ -38,11 +38,14 @@ enum Place {
 
 impl Source {
     /// Finds a model by its folder, or by its name on the hub if it was downloaded; `nano` is the built-in
-    /// one. A folder of that name comes first. Never uses the network.
+    /// one, and `./nano` a folder. A folder comes before the hub. Never uses the network.
     ///
     /// # Errors
     /// None is there; the message names the command that downloads it.
     pub fn locate(model: &Path) -> Result<Self> {
+        if model.to_str().is_some_and(|text| NANO.contains(&text)) {
+            return Self::builtin().context("this program has no built-in model");
+        }
         if model.is_dir() {
             let whole = model.canonicalize().ok();
             let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
@@ -50,9 +53,6 @@ impl Source {
             return Ok(Self { name, place: Place::Folder(model.into()), is_unnamed: false });
         }
         let text = model.to_str().filter(|_| !model.exists());
-        if text.is_some_and(|text| NANO.contains(&text)) {
-            return Self::builtin().context("this program has no built-in model");
-        }
         let Some(id) = text.and_then(|text| ModelId::from_str(text).ok()) else {
             bail!(
                 "expected a model folder, a model on the hub (ORG/NAME) or nano, found {} at {}; give a \
@@ -86,7 +86,10 @@ impl Source {
     /// As [`locate`](Self::locate).
     pub fn find(args: &ModelArgs) -> Result<Self> {
         if let Some(model) = &args.model {
-            return Self::locate(model);
+            let source = Self::locate(model)?;
+            // First of all: whether lily runs such a model.
+            source.config()?;
+            return Ok(source);
         }
         let source = Self::builtin().context(
             "no model is given, and this program has none built in; name a model with -m",

@@ -133,16 +133,16 @@ impl AnswerArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 takes the most likely token.
-    #[arg(long, value_name = "T", value_parser = checked(|s, value| s.temperature = value))]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = checked(|s, value| s.temperature = value))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Keep the smallest set of tokens with this probability.
-    #[arg(long, value_name = "P", value_parser = checked(|s, value| s.top_p = value))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = checked(|s, value| s.top_p = value))]
     pub top_p: Option<f32>,
     /// Keep tokens with at least this share of the largest probability.
-    #[arg(long, value_name = "P", value_parser = checked(|s, value| s.min_p = value))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = checked(|s, value| s.min_p = value))]
     pub min_p: Option<f32>,
     /// Subtracted from the logits of tokens generated before.
     #[arg(

@@ -17,14 +17,9 @@ pub struct BenchArgs {
     /// config.json.
     #[arg(long, value_name = "NAME|FILE.json", conflicts_with = "model", value_parser = preset)]
     pub preset: Option<String>,
-    /// Prompt lengths, in tokens.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "LIST",
-        default_value = "256,512,1024,2048,4096,8192,16384,32768,65536,131072",
-        value_parser = count(1 << 23)
-    )]
+    /// Prompt lengths, in tokens; without it 256, 512 and so on to 131072, as far as the model's
+    /// context goes.
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = count(1 << 23))]
     pub lengths: Vec<usize>,
     /// Tokens to decode after each prompt.
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = count(1 << 22))]
@@ -46,7 +41,20 @@ pub struct BenchArgs {
     pub plot: Option<PathBuf>,
 }
 
+/// Lengths where none are asked for.
+const LENGTHS: [usize; 10] = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
+
 impl BenchArgs {
+    /// The prompt lengths for a model of this context: those that were asked for, or all usual ones that it was
+    /// made for, and at least one.
+    pub fn lengths(&self, context: usize) -> Vec<usize> {
+        if !self.lengths.is_empty() {
+            return self.lengths.clone();
+        }
+        let fit = LENGTHS.iter().filter(|&&length| length + self.decode < context).count();
+        LENGTHS[..fit.max(1)].to_vec()
+    }
+
     /// Checks what has a meaning or none whatever the model is.
     ///
     /// # Errors

@@ -42,7 +42,6 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     args.check()?;
-    let longest = args.lengths.iter().max().context("--lengths is empty")?;
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
@@ -51,6 +50,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         Some(preset) => Err(preset),
         None => Ok(Source::find(&args.model)?),
     };
+    let lengths = args.lengths(match &source {
+        Err(_) => usize::MAX,
+        Ok(source) => source.config()?.max_position_embeddings,
+    });
+    let longest = lengths.iter().max().context("--lengths is empty")?;
     let mut opened = device::open(&args.model)?;
     let read_bandwidth = opened.device.read_bandwidth()?;
     let chunk = args.model.chunk.unwrap_or(opened.chunk);
@@ -82,7 +86,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     note(format_args!("lily: {model} on {device}, {how}"));
     let mut report = Report { device, model, sampled, read_bandwidth, rows: Vec::new() };
     print(HEAD)?;
-    for &length in &args.lengths {
+    for &length in &lengths {
         let row = measure(&mut engine, length, args, read_bandwidth)?;
         print(line(&row))?;
         report.rows.push(row);

@@ -23,6 +23,11 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode> {
 }
 
 fn text(e: &Evaluation) -> String {
+    // Small references hold none.
+    let greedy = match e.greedy_ids {
+        0 => String::new(),
+        ids => format!("greedy ids            {} of {ids} agree\n", e.greedy_agreeing),
+    };
     format!(
         "positions             {}\n\
          same top token        {:.2} %\n  \
@@ -31,7 +36,7 @@ fn text(e: &Evaluation) -> String {
          relative rms          {:.3e}\n\
          KL divergence         {:.3e} nats\n\
          perplexity            {:.4} (reference {:.4})\n\
-         greedy ids            {} of {} agree\n",
+         {greedy}",
         e.positions,
         100.0 * e.top1,
         100.0 * e.clear_top1,
@@ -41,7 +46,5 @@ fn text(e: &Evaluation) -> String {
         e.kl,
         e.perplexity,
         e.reference_perplexity,
-        e.greedy_agreeing,
-        e.greedy_ids,
     )
 }
