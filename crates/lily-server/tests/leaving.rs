@@ -3,6 +3,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
+#[path = "http/common/mod.rs"]
 mod common;
 
 use std::io::Write;

@@ -4,11 +4,9 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::{Served, ask, serve_script};
+use crate::common::{Served, ask, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 
@@ -184,8 +182,8 @@ fn one_call_is_one_call_where_no_more_are_wanted() {
 fn r45_r60_a_failed_stream_has_an_error_and_no_finish() {
     let limit = Some(std::time::Duration::from_millis(200));
     let settings = Settings { request_timeout: limit, ..Settings::default() };
-    let server = common::serve(settings);
-    let mut events = server.stream_chat(&common::endless(json!({})));
+    let server = crate::common::serve(settings);
+    let mut events = server.stream_chat(&crate::common::endless(json!({})));
     let mut reasons = 0;
     let error = loop {
         let event = events.next();

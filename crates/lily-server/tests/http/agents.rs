@@ -4,9 +4,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Served, serve, serve_script};
+use crate::common::{Served, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -1,13 +1,11 @@
 //! When work starts and ends: order, heartbeats, clients that leave, shutdown.
 
-mod common;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Events, Served, ask, endless, going_on, serve};
+use crate::common::{Events, Served, ask, endless, going_on, serve};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -3,9 +3,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{ask, endless, going_on, serve, serve_script};
+use crate::common::{ask, endless, going_on, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -3,9 +3,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{ask, serve_script, serve_script_context};
+use crate::common::{ask, serve_script, serve_script_context};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

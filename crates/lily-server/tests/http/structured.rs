@@ -4,9 +4,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{
+use crate::common::{
     Served, THOUGHT_END, TURN_END, ask, device, going_on, serve, serve_script, serve_sessions,
 };
 use lily_server::Settings;

@@ -4,9 +4,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Served, THOUGHT_END, TURN_END, ask, serve};
+use crate::common::{Served, THOUGHT_END, TURN_END, ask, serve};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -1,8 +1,6 @@
 //! What is refused, and how.
 
-mod common;
-
-use common::{Reply, Served, ask, serve};
+use crate::common::{Reply, Served, ask, serve};
 use lily_server::{Secret, Settings};
 use serde_json::{Value, json};
 

@@ -3,14 +3,12 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{CONTEXT, Served, TIMEOUT, ask, device, endless, model, serve};
+use crate::common::{CONTEXT, Served, TIMEOUT, ask, device, endless, model, serve};
 use lily_server::{Server, Settings};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -181,7 +179,7 @@ fn shutdown_ends_with_the_running_request() {
 fn before_the_model_is_there_the_server_says_so() {
     let server = Server::new("tiny", Settings::default()).unwrap();
     let handle = server.handle();
-    let served = common::run(server);
+    let served = crate::common::run(server);
     let health = served.send("GET", "/health", &[], "");
     assert_eq!(health.status, 503);
     assert_eq!(health.header("retry-after"), Some("1"));
@@ -206,7 +204,7 @@ fn before_the_model_is_there_the_server_says_so() {
 fn a_server_that_stops_before_its_model_is_there_takes_none() {
     let server = Server::new("tiny", Settings::default()).unwrap();
     let handle = server.handle();
-    let took = stop(common::run(server));
+    let took = stop(crate::common::run(server));
     assert!(took < AT_ONCE, "{took:?}");
     handle.ready(model(Box::new(device()), CONTEXT)).unwrap();
     assert!(!handle.is_busy());

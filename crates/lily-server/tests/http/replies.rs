@@ -1,8 +1,6 @@
 //! What comes back: texts, streams, usage, models.
 
-mod common;
-
-use common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, going_on, serve, serve_context};
+use crate::common::{CONTEXT, THOUGHT_END, TURN_END, ask, endless, going_on, serve, serve_context};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -1,13 +1,11 @@
 //! A device that fails takes one request down, never the server.
 
-mod common;
-
 use std::time::Instant;
 
-use common::gate::{
+use crate::common::gate::{
     ERROR, ERROR_ONCE, Gated, LOST, NOT_A_NUMBER, PANIC, PANIC_ONCE, SOUND, Switch,
 };
-use common::{
+use crate::common::{
     CONTEXT, Events, Served, THOUGHT_END, TIMEOUT, ask, endless, going_on, serve_device,
     serve_sessions,
 };

@@ -3,14 +3,12 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use common::gate::{Gated, Switch};
-use common::{CONTEXT, Served, ask, device, endless, serve_sessions};
+use crate::common::gate::{Gated, Switch};
+use crate::common::{CONTEXT, Served, ask, device, endless, serve_sessions};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

@@ -3,12 +3,10 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::thread;
 
-use common::gate::{Gated, Switch};
-use common::{Served, ask, device, endless, going_on, model_with, run, serve_sessions};
+use crate::common::gate::{Gated, Switch};
+use crate::common::{Served, ask, device, endless, going_on, model_with, run, serve_sessions};
 use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_plan::Device;
 use lily_server::{Server, Settings};
@@ -220,8 +218,8 @@ fn r75_a_retry_reads_only_what_the_first_try_has_not_read() {
     switch.open();
     server.wait_for(0, 0);
     let retry = server.chat(&body);
-    // The chunk that was waiting for the gate is read in any case.
-    assert!((1024..=1088).contains(&cached(&retry)), "{retry}");
+    // And what was read until the server saw that the client had gone.
+    assert!(cached(&retry) >= 1024, "{retry}");
     let cold = serve_cached(Box::new(device()), 1, 0).chat(&body);
     assert_eq!(retry["choices"], cold["choices"]);
 }

@@ -3,13 +3,11 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use common::{CONTEXT, Served, ask, endless, serve, serve_script};
+use crate::common::{CONTEXT, Served, ask, endless, serve, serve_script};
 use lily_server::Settings;
 use serde_json::{Value, json};
 

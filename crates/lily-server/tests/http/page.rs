@@ -3,9 +3,7 @@
 // A failure in a helper fails the test.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{ask, run, serve_script};
+use crate::common::{ask, run, serve_script};
 use lily_server::{Secret, Server, Settings};
 
 /// The files that the page names.
