@@ -67,11 +67,19 @@ impl Archive {
         &self.kernels
     }
 
-    /// Writes a file whole or not at all.
+    /// Writes a file whole or not at all; what a link names, and not the link.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or something else than a file is there: a file would take its place.
     pub fn write(&self, path: &Path) -> Result<(), CudaError> {
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(CudaError::File {
+                action: "write",
+                path: path.display().to_string(),
+                reason: "it is there and no regular file; name another".into(),
+            });
+        }
+        let path = &path.canonicalize().unwrap_or_else(|_| path.into());
         let mut head = format!("{VERSION}\n{}\n", self.architecture.name());
         for (name, image) in &self.kernels {
             let _ = writeln!(head, "{name} {}", image.len());
@@ -233,6 +241,24 @@ mod tests {
         let bytes = std::fs::read(&path).expect("it is there");
         assert_eq!(std::fs::read_dir(path.parent().expect("new")).expect("new").count(), 1);
         bytes
+    }
+
+    #[test]
+    fn only_files_are_written_over() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let error = archive().write(folder.path()).expect_err("a folder");
+        assert!(error.to_string().contains("no regular file"), "{error}");
+        #[cfg(unix)]
+        {
+            let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+            std::fs::write(&file, "old").expect("a file");
+            std::os::unix::fs::symlink(&file, &link).expect("a link");
+            archive().write(&link).expect("it is written");
+            assert!(link.is_symlink());
+            assert_eq!(Archive::read(&file).expect("it is whole"), archive());
+            // A device of the system would be lost for all programs.
+            archive().write(Path::new("/dev/null")).expect_err("a device");
+        }
     }
 
     #[test]

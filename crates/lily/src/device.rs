@@ -81,8 +81,12 @@ fn open_cpu(args: &ModelArgs) -> Result<Opened> {
 }
 
 /// The processor with mapped weights; 0 threads are as many as suit its cores.
-pub fn cpu(numerics: Numerics, threads: usize) -> CpuDevice {
-    CpuDevice::new(CpuOptions { numerics, threads, ..CpuOptions::default() })
+///
+/// # Errors
+/// The environment names an instruction set that is none of this machine's.
+pub fn cpu(numerics: Numerics, threads: usize) -> Result<CpuDevice> {
+    let simd = Simd::from_environment()?;
+    Ok(CpuDevice::new(CpuOptions { numerics, threads, simd, ..CpuOptions::default() }))
 }
 
 fn open_cuda() -> Result<Opened> {

@@ -115,11 +115,11 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
         #[cfg(target_os = "macos")]
         DeviceChoice::Auto if device::best_metal().is_some() => open(DeviceChoice::Metal),
         DeviceChoice::Auto | DeviceChoice::Cpu => {
-            let mut device = device::cpu(Numerics::Int8, 0);
+            let mut device = device::cpu(Numerics::Int8, 0)?;
             let threads = device.threads();
             let read_bandwidth = device.read_bandwidth()?.unwrap_or_default();
             let machine = Machine::Cpu {
-                instruction_set: Simd::detect().level().to_string(),
+                instruction_set: Simd::from_environment()?.level().to_string(),
                 threads,
                 cores: device.cores(),
                 memory_limit: lily_cpu::memory_limit(),

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_right_device_passes_and_one_with_a_wrong_kernel_fails() {
-        let right = device::cpu(Numerics::Int8, 1);
+        let right = device::cpu(Numerics::Int8, 1).expect("its set");
         let model = WholeModel::examine(Box::new(right), Bar::Int8).expect("it runs");
         assert!(model.is_ok(), "{model}");
         // A product that forgets to add its input to the residual is another model's.

@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn launches_wait_for_one_another_only_where_they_share_outputs() {
-        let mut device = device::cpu(Numerics::Int8, 1);
+        let mut device = device::cpu(Numerics::Int8, 1).unwrap();
         let tiny = Product { hidden: 64, q_heads: 1, head_dim: 32 };
         for (outputs, stages) in [(Outputs::Shared, [3, 6]), (Outputs::Apart, [1, 1])] {
             let plans = tiny.plans(&mut device, 3, outputs).unwrap();
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn gpus_have_a_function_for_every_size() {
-        let mut device = device::cpu(Numerics::Int8, 1);
+        let mut device = device::cpu(Numerics::Int8, 1).unwrap();
         for q_heads in &HEADS[..4] {
             let product = Product { hidden: 2048, q_heads: *q_heads, head_dim: 64 };
             let [plan, _] = product.plans(&mut device, 1, Outputs::Shared).unwrap();
