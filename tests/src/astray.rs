@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lily_plan::{
-    BufferId, Buffers, Device, DeviceError, Fetch, Fusions, MappedFile, MemoryBudget, Plan, PlanId,
-    Precision, Step, Weights, control, write_i32,
+    Buffers, Device, DeviceError, Plan, PlanId, Step, Weights, control, forward_device, write_i32,
 };
 
 /// Farther than any memory reaches.
@@ -38,25 +37,7 @@ impl Astray {
 }
 
 impl Device for Astray {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn fusions(&self) -> Fusions {
-        self.inner.fusions()
-    }
-
-    fn memory_budget(&self, weights: &Weights) -> Result<Option<MemoryBudget>, DeviceError> {
-        self.inner.memory_budget(weights)
-    }
-
-    fn weight_files(&mut self, files: Vec<MappedFile>) {
-        self.inner.weight_files(files);
-    }
+    forward_device!(inner: name, precision, fusions, memory_budget, weight_files, wait, read, write, buffers, fetch, fetched);
 
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         self.plans.clear();
@@ -73,39 +54,10 @@ impl Device for Astray {
         self.inner.submit(plan)
     }
 
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-
     fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
         if launch == 0 {
             self.mislead(plan)?;
         }
         self.inner.run_launch(plan, launch)
-    }
-
-    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(buffer, offset, out)
-    }
-
-    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, data)
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
-    }
-
-    fn fetch(
-        &mut self,
-        buffer: BufferId,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<Fetch, DeviceError> {
-        self.inner.fetch(buffer, offset, bytes)
-    }
-
-    fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
-        self.inner.fetched(fetch)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lily_plan::{
-    BufferId, Buffers, Device, DeviceError, Fetch, Fusions, Plan, PlanId, Precision, Step, Weights,
+    BufferId, Buffers, Device, DeviceError, Fetch, Plan, PlanId, Step, Weights, forward_device,
 };
 
 /// The launch that fails.
@@ -81,17 +81,7 @@ impl Faulty {
 }
 
 impl Device for Faulty {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn fusions(&self) -> Fusions {
-        self.inner.fusions()
-    }
+    forward_device!(inner: name, precision, fusions, buffers);
 
     fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
         self.plans.clear();
@@ -144,10 +134,6 @@ impl Device for Faulty {
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         // Takes it, as it takes plans.
         if self.is_lost { Ok(()) } else { self.inner.write(buffer, offset, data) }
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
     }
 
     fn fetch(

@@ -12,10 +12,7 @@ use lily_model::engine::{
 };
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::Sampling;
-use lily_plan::{
-    BufferId, Buffers, Device, DeviceError, FETCH_BYTES, MemoryBudget, Plan, PlanId, Precision,
-    Weights,
-};
+use lily_plan::{BufferId, Device, DeviceError, FETCH_BYTES, MemoryBudget, forward_device};
 use lily_tests::spoil::Spoiled;
 use lily_tests::{Golden, cpu, load, max_difference};
 
@@ -355,33 +352,7 @@ impl Brittle {
 }
 
 impl Device for Brittle {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
-        self.inner.allocate(buffers, weights)
-    }
-
-    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        self.inner.compile(plan)
-    }
-
-    fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        self.inner.submit(plan)
-    }
-
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-
-    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
-        self.inner.run_launch(plan, launch)
-    }
+    forward_device!(inner: name, precision, allocate, compile, submit, wait, run_launch, buffers);
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
         self.copied(out.len())?;
@@ -391,10 +362,6 @@ impl Device for Brittle {
     fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.copied(data.len())?;
         self.inner.write(buffer, offset, data)
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
     }
 }
 

@@ -12,7 +12,7 @@ use lily_model::engine::{
 };
 use lily_model::plan::PrefillEnd;
 use lily_model::sampling::{Sampling, SamplingError};
-use lily_plan::{BufferId, Buffers, Device, DeviceError, Fetch, Plan, PlanId, Precision, Weights};
+use lily_plan::{Device, DeviceError, Fetch, forward_device};
 use lily_tests::{Golden, argmax, max_difference};
 
 const CONTEXT: usize = 160;
@@ -451,45 +451,7 @@ struct Fragile {
 }
 
 impl Device for Fragile {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
-        self.inner.allocate(buffers, weights)
-    }
-
-    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        self.inner.compile(plan)
-    }
-
-    fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
-        self.inner.submit(plan)
-    }
-
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-
-    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
-        self.inner.run_launch(plan, launch)
-    }
-
-    fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(buffer, offset, out)
-    }
-
-    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, data)
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
-    }
+    forward_device!(inner: name, precision, allocate, compile, submit, wait, run_launch, read, write, buffers);
 
     fn fetched(&mut self, fetch: Fetch) -> Result<Fetch, DeviceError> {
         if self.loses.swap(false, Ordering::Relaxed) {

@@ -9,6 +9,7 @@
 
 mod buffer;
 mod device;
+mod forward;
 mod host;
 mod interpreter;
 mod launch;

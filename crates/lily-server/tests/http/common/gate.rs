@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use lily_cpu::CpuDevice;
-use lily_plan::{BufferId, Buffers, Device, DeviceError, Plan, PlanId, Precision, Weights};
+use lily_plan::{BufferId, Device, DeviceError, PlanId, forward_device};
 
 pub const SOUND: u8 = 0;
 pub const ERROR: u8 = 1;
@@ -80,21 +80,7 @@ impl Gated {
 }
 
 impl Device for Gated {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn precision(&self) -> Precision {
-        self.inner.precision()
-    }
-
-    fn allocate(&mut self, buffers: &Arc<Buffers>, weights: Weights) -> Result<(), DeviceError> {
-        self.inner.allocate(buffers, weights)
-    }
-
-    fn compile(&mut self, plan: &Arc<Plan>) -> Result<PlanId, DeviceError> {
-        self.inner.compile(plan)
-    }
+    forward_device!(inner: name, precision, allocate, compile, wait, run_launch, write, buffers);
 
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
         self.switch.pass();
@@ -109,27 +95,11 @@ impl Device for Gated {
         }
     }
 
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        self.inner.wait()
-    }
-
-    fn run_launch(&mut self, plan: PlanId, launch: usize) -> Result<(), DeviceError> {
-        self.inner.run_launch(plan, launch)
-    }
-
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.read(buffer, offset, out)?;
         if self.switch.fault.load(Ordering::SeqCst) == NOT_A_NUMBER && out.len() == LOGITS_BYTES {
             out.fill(0xff);
         }
         Ok(())
-    }
-
-    fn write(&mut self, buffer: BufferId, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write(buffer, offset, data)
-    }
-
-    fn buffers(&self) -> &Arc<Buffers> {
-        self.inner.buffers()
     }
 }
