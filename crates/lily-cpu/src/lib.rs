@@ -21,8 +21,3 @@ pub use load::Load;
 /// Element types without `--exact`: matrix inputs stay f32 in memory and are rounded to 8 bits inside
 /// the kernels; keys and values are bfloat16.
 pub const DEFAULT_PRECISION: Precision = Precision { kv: Element::Bf16, ..Precision::EXACT };
-
-/// Bytes that everything but the weights may take on this machine; `None` where it does not say.
-pub fn memory_limit() -> Option<u64> {
-    lily_plan::host_memory()
-}

@@ -14,21 +14,11 @@ fn noise(bytes: usize) -> Bytes {
 /// Two matrices of slices of one file, one of which shares its codes with the other, and a vector.
 fn weights(file: &Bytes) -> Weights {
     let rows = 300;
-    let segment = |codes: Bytes, scales: Bytes, biases: Bytes| RowSegment {
-        tensor: "t".into(),
-        format: RowFormat::Q4,
-        experts: 0..1,
-        first_row: 0,
-        row_step: 1,
-        rows,
-        source_row: 0,
-        expert_stride: rows,
-        codes,
-        scales,
-        biases,
-    };
     let (codes, scales) = (rows * 128 * 32, rows * 128 * 2);
-    let first = segment(
+    let first = RowSegment::whole(
+        "t",
+        RowFormat::Q4,
+        rows,
         file.slice(9..9 + codes),
         file.slice(9 + codes..9 + codes + scales),
         file.slice(9 + codes + scales..9 + codes + 2 * scales),

@@ -122,7 +122,7 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
                 instruction_set: Simd::from_environment()?.level().to_string(),
                 threads,
                 cores: device.cores(),
-                memory_limit: lily_cpu::memory_limit(),
+                memory_limit: lily_plan::host_memory(),
                 read_bandwidth,
             };
             Ok(Patient {
