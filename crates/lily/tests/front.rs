@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write as _;
+mod input;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -17,16 +18,7 @@ fn lily(args: &[&str]) -> Output {
 }
 
 fn with_input(args: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A program that has ended reads nothing.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+    input::with_input(Command::new(env!("CARGO_BIN_EXE_lily")).args(args), input)
 }
 
 fn out(output: &Output) -> String {

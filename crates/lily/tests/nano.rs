@@ -3,28 +3,20 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::{Command, Output, Stdio};
+mod input;
 
+use std::fmt::Write as _;
+use std::process::{Command, Output};
+
+use input::with_input;
 use serde_json::Value;
 
 /// Runs the program where it finds no model on the disk.
 fn lily(args: &[&str], input: &str) -> Output {
     let home = tempfile::tempdir().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-        .args(args)
-        .env("HOME", home.path())
-        .env_remove("HF_HOME")
-        .env_remove("HF_HUB_CACHE")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A program that has ended reads nothing.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
+    command.args(args).env("HOME", home.path()).env_remove("HF_HOME").env_remove("HF_HUB_CACHE");
+    with_input(&mut command, input)
 }
 
 fn ok(args: &[&str], input: &str) -> (String, String) {
