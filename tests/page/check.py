@@ -1,4 +1,7 @@
-"""The chat page in headless Chromium: `check.py PROGRAM [FOLDER FOR SCREENSHOTS]`."""
+"""The chat page in headless Chromium: `check.py PROGRAM [FOLDER FOR SCREENSHOTS]`.
+
+What follows an action is waited for with `expect`: the page may draw it in a later task.
+"""
 
 import json
 import os
@@ -46,7 +49,7 @@ def an_answer_streams_with_its_thought_folded(chromium):
         assert "Thought for" in thought.inner_text()
         assert not thought.locator(".markdown").is_visible()
         thought.locator("summary").click()
-        assert thought.locator(".markdown").inner_text() == "Let me think."
+        expect(thought.locator(".markdown")).to_have_text("Let me think.")
         text = answer.locator("> .markdown")
         assert text.locator("ol > li").count() == 2 and text.locator("ol li ul li").count() == 2
         assert text.locator("pre code").inner_text() == 'fn main() {\n    println!("Hello");\n}'
@@ -62,7 +65,7 @@ def an_answer_streams_with_its_thought_folded(chromium):
         assert asked[1]["messages"][1]["reasoning_content"] == "Let me think."
         assert set(asked[1]) == {"messages", "stream", "stream_options"}
         tab.page.click("#new")
-        assert tab.page.locator("article").count() == 0
+        expect(tab.page.locator("article")).to_have_count(0)
         tab.ask("Anew")
         assert "A list with code" in tab.text(0)
         assert [message["role"] for message in asked[2]["messages"]] == ["user"]
@@ -80,8 +83,8 @@ def text_is_shown_while_it_comes_and_stop_ends_the_work(chromium):
         tab.page.route(CHAT, endless)
         tab.ask("Go on")
         tab.told("tokens/s")
-        assert tab.page.locator("article.busy").count() == 1
-        assert "≈" in tab.page.inner_text("#context")
+        expect(tab.page.locator("article.busy")).to_have_count(1)
+        expect(tab.page.locator("#context")).to_contain_text("≈")
         assert server.health()["running"] == 1
         tab.page.click("#stop")
         assert "stopped" in tab.answer().locator(".note").inner_text()
@@ -95,7 +98,7 @@ def text_is_shown_while_it_comes_and_stop_ends_the_work(chromium):
         tab.ask("And again")
         tab.told("tokens")
         tab.page.click("#new")
-        assert tab.page.locator("article").count() == 0
+        expect(tab.page.locator("article")).to_have_count(0)
         server.wait_until(running=0)
         tab.set(max_tokens="3")
         tab.ask("Short")
@@ -139,9 +142,9 @@ def a_server_that_goes_away_is_an_error_and_can_come_back(chromium):
         tab.complaints = [text for text in tab.complaints if "ERR_CONNECTION" not in text]
         with Server(PROGRAM, script=script, port=server.port):
             tab.page.click(".again")
-            assert tab.page.locator("article.answer").count() == 1
+            expect(tab.page.locator("article.answer")).to_have_count(1)
             expect(tab.page.locator("article.answer:not(.busy) > .markdown")).to_have_text("Here.")
-            assert tab.page.locator("article .failure").count() == 0
+            expect(tab.page.locator("article .failure")).to_have_count(0)
 
 
 def a_refusal_is_shown(chromium):
@@ -196,7 +199,7 @@ def a_key_is_asked_for_and_kept_in_the_tab_only(chromium):
         # It lasts over a reload, and until it is to be forgotten.
         page.reload()
         tab.ready()
-        assert page.locator("#key-dialog[open]").count() == 0
+        expect(page.locator("#key-dialog[open]")).to_have_count(0)
         page.click("#open-settings")
         page.click("#forget-key")
         page.locator("#key-dialog[open]").wait_for()
@@ -236,6 +239,7 @@ def text_of_the_model_never_becomes_markup(chromium):
         assert tab.page.inner_text("#model") == name
         tab.ask(hostile)
         tab.answer().locator("summary").click()
+        expect(tab.answer().locator(".thought > .markdown")).to_contain_text("onerror")
         # And letter by letter.
         tab.ask("<script>hacked()</script>")
         tab.answer(1)
@@ -334,6 +338,7 @@ def screenshots(chromium):
                 tab.answer()
                 if shot == "dark":
                     tab.page.click("summary")
+                    expect(tab.answer().locator(".thought li")).to_have_count(2)
                 tab.page.screenshot(path=f"{SHOTS}/{shot}.png")
                 tab.page.click("#open-settings")
                 tab.page.screenshot(path=f"{SHOTS}/{shot}-settings.png")
