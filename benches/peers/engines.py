@@ -31,9 +31,9 @@ class Lily:
 
     name = "lily"
 
-    def __init__(self, program: Path, model: Path, processor_time: bool, threads: int, cores):
+    def __init__(self, program: Path, model: Path, load: str, processor_time: bool, threads: int, cores):
         self.command = [str(program), "bench", "-m", str(model), "--device", "cpu"]
-        self.command += ["--threads", str(threads), "--reps", "1"]
+        self.command += ["--load", load, "--threads", str(threads), "--reps", "1"]
         self.program, self.model, self.cores = program, model, cores
         self.processor_time = processor_time
         # Bytes read in a second, the best that any of its runs measured.

@@ -37,6 +37,8 @@ def arguments() -> argparse.Namespace:
     add("--mlx-rounds", type=int, default=1,
         help="rounds of mlx-lm, which takes minutes for one; default %(default)s")
     add("--engines", type=names, default=list(ENGINES), help="default lily,llama.cpp,mlx-lm")
+    add("--load", choices=("map", "read"), default="read",
+        help="lily's weights in mapped files or, as llama.cpp's are, in memory of its own; default %(default)s")
     add("--fused", action="store_true", help="gate and up matrices of llama.cpp's experts as one tensor")
     add("--processor-time", action="store_true",
         help="processor time instead of time, for one thread on a machine that is busy with other work")
@@ -89,7 +91,7 @@ class Models:
 def engine(name: str, args: argparse.Namespace, models: Models):
     common = (args.processor_time, args.threads, args.cores)
     if name == "lily":
-        return Lily(args.lily, models.checkpoint, *common)
+        return Lily(args.lily, models.checkpoint, args.load, *common)
     if name == "mlx-lm":
         return MlxLm(models.checkpoint, args.limit, *common)
     context = max(args.lengths) + args.steps + 64
@@ -135,6 +137,7 @@ class Comparison:
             "lengths": args.lengths,
             "steps": args.steps,
             "engines": args.engines,
+            "load": args.load,
             "clock": "processor time" if args.processor_time else "time",
             "order": "one engine after the other" if args.one_by_one else "interleaved rounds",
             "versions": {},
