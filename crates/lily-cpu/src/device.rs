@@ -1,13 +1,15 @@
 //! The `Device` trait on the CPU: plans run where they are submitted, stage by stage.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use lily_kernels::cpu::{CpuFace, CpuLaunch, Numerics, Operand, Simd, next_stamp};
 use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::table;
 use lily_plan::{
-    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, MappedFile, MemoryBudget,
-    Plan, PlanId, Precision, Weight, WeightMatrix, WeightWatch, Weights, check_plan, check_weights,
+    Binding, BufferId, BufferKind, Buffers, Device, DeviceError, Element, KernelTime, MappedFile,
+    MemoryBudget, Plan, PlanId, Precision, Weight, WeightMatrix, WeightWatch, Weights, check_plan,
+    check_weights,
 };
 
 use crate::arena::Block;
@@ -288,6 +290,21 @@ impl Device for CpuDevice {
             return Err(DeviceError::no_launch(launch, launches));
         }
         self.run(plan, launch)
+    }
+
+    fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
+        let mut times = Vec::new();
+        for (kernel, own) in self.plan(plan)?.plan.by_kernel() {
+            // A run that is not counted brings the weights into memory.
+            own.iter().try_for_each(|&launch| self.run(plan, launch))?;
+            let start = Instant::now();
+            for _ in 0..runs.max(1) {
+                own.iter().try_for_each(|&launch| self.run(plan, launch))?;
+            }
+            let seconds = start.elapsed().as_secs_f64() / runs.max(1) as f64;
+            times.push(KernelTime { kernel, launches: own.len(), seconds });
+        }
+        Ok(times)
     }
 
     fn read(&mut self, buffer: BufferId, offset: usize, out: &mut [u8]) -> Result<(), DeviceError> {

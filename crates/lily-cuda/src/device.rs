@@ -301,24 +301,10 @@ impl Device for CudaDevice {
     fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
         let compiled = self.plan(plan)?;
         let overlap = self.overlaps();
-        let mut kernels: Vec<&'static str> = Vec::new();
-        for launch in compiled.plan.launches() {
-            if !kernels.contains(&launch.kernel) {
-                kernels.push(launch.kernel);
-            }
-        }
         let mut times = Vec::new();
-        for kernel in kernels {
-            let own: Vec<&KernelLaunch> = compiled
-                .plan
-                .launches()
-                .iter()
-                .zip(&compiled.launches)
-                .filter_map(|(launch, prepared)| (launch.kernel == kernel).then_some(prepared))
-                .collect();
-            let graph = self
-                .gpu
-                .record(|| own.iter().try_for_each(|launch| self.gpu.launch(launch, overlap)))?;
+        for (kernel, own) in compiled.plan.by_kernel() {
+            let launch = |&index: &usize| self.gpu.launch(&compiled.launches[index], overlap);
+            let graph = self.gpu.record(|| own.iter().try_for_each(launch))?;
             self.gpu.run(&graph)?;
             let start = self.gpu.mark()?;
             for _ in 0..runs.max(1) {

@@ -268,8 +268,9 @@ pub trait Device: Send {
     /// The allocated buffers.
     fn buffers(&self) -> &Arc<Buffers>;
 
-    /// Time of each kernel of a plan: all of its launches, one after the other, `runs` times. Buffers
-    /// hold anything afterwards. Empty where a device has no clock of its own.
+    /// Time of each kernel of a plan, in the order of [`Plan::by_kernel`]: all of its launches, one after
+    /// the other, `runs` times behind one time that is not counted. Buffers hold anything afterwards.
+    /// Empty where a device does not measure.
     fn profile(&mut self, plan: PlanId, runs: usize) -> Result<Vec<KernelTime>, DeviceError> {
         let _ = (plan, runs);
         Ok(Vec::new())

@@ -89,6 +89,18 @@ impl Plan {
         }
         stages
     }
+
+    /// Indices of the launches, grouped by kernel, in the order of the kernels' first launches.
+    pub fn by_kernel(&self) -> Vec<(&'static str, Vec<usize>)> {
+        let mut kernels: Vec<(&'static str, Vec<usize>)> = Vec::new();
+        for (index, launch) in self.launches.iter().enumerate() {
+            match kernels.iter_mut().find(|(kernel, _)| *kernel == launch.kernel) {
+                Some((_, own)) => own.push(index),
+                None => kernels.push((launch.kernel, vec![index])),
+            }
+        }
+        kernels
+    }
 }
 
 fn check_bounds(launch: &Launch, buffers: &Buffers) -> Result<(), PlanError> {

@@ -16,18 +16,9 @@ impl<H: Host> MetalDevice<H> {
         runs: usize,
     ) -> Result<Vec<KernelTime>, DeviceError> {
         let recorded = self.plan(plan)?.plan.clone();
-        let mut kernels: Vec<&'static str> = Vec::new();
-        for launch in recorded.launches() {
-            if !kernels.contains(&launch.kernel) {
-                kernels.push(launch.kernel);
-            }
-        }
         let estimates = launch_seconds(&recorded, self.limits.pace, last_position(&recorded));
         let mut times = Vec::new();
-        for kernel in kernels {
-            let launches = recorded.launches().iter().enumerate();
-            let own: Vec<usize> =
-                launches.filter_map(|(i, l)| (l.kernel == kernel).then_some(i)).collect();
+        for (kernel, own) in recorded.by_kernel() {
             let launches = &self.plan(plan)?.launches;
             let work =
                 |&launch: &usize| (launches[launch].clone(), Work::Launch { plan: plan.0, launch });

@@ -276,6 +276,26 @@ fn help_and_version_succeed() {
 }
 
 #[test]
+fn a_profile_has_the_time_of_every_kernel() {
+    let command = ["bench", "--preset", "tiny", "--lengths", "20", "--decode", "3", "--reps", "1"];
+    let outcome = lily(&[&command[..], &["--profile"]].concat());
+    let tables: Vec<&str> = outcome.stdout.split("\n\n").skip(1).collect();
+    let [decode, prefill] = tables[..] else { panic!("{outcome:?}") };
+    for (table, title, kernel) in [
+        (decode, "decode step after 20 tokens", "experts_gate_up"),
+        (prefill, "prefill chunk after 20 tokens", "gdn_chunk_scan"),
+    ] {
+        let mut lines = table.lines();
+        assert_eq!(lines.next(), Some(title), "{table}");
+        let row = lines.find(|line| line.starts_with(kernel)).expect("the kernel has a row");
+        let figures: Vec<f64> =
+            row.split_whitespace().skip(1).map(|figure| figure.parse().unwrap()).collect();
+        assert_eq!(figures.len(), 5, "{row}");
+        assert!(figures[1] > 0.0, "{row}");
+    }
+}
+
+#[test]
 fn a_bench_gives_figures_and_a_chart() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
