@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use bytes::Bytes;
 use lily_plan::Weights;
 
-use super::pages::populate;
+use super::pages::{populate, want_huge_mapped};
 use super::tensors;
 
 /// Bytes asked for at a time; between two of them the thread looks whether it is still wanted.
@@ -47,6 +47,8 @@ impl Prefetch {
 
 fn touch(tensors: &BTreeMap<(usize, usize), Bytes>, stop: &AtomicBool) -> u64 {
     let mut touched = 0;
+    // What is still to be read from the disk is then read into huge pages, where the file system has them.
+    want_huge_mapped(tensors.values().map(Bytes::as_ref));
     for piece in tensors.values().flat_map(|tensor| tensor.chunks(PIECE)) {
         if stop.load(Ordering::Relaxed) {
             break;
