@@ -19,7 +19,7 @@ use half::bf16;
 use lily_plan::WeightMatrix;
 
 pub use multiply::{ProductTiles, TILE_TOKENS};
-pub use product::{Inputs, Wanted, multiply};
+pub use product::{Block, Inputs, Wanted, multiply};
 pub use project::Projection;
 pub use shared::SharedSlice;
 pub(crate) use simd::Element;

@@ -1,7 +1,7 @@
 //! CPU face: blocks of columns of one row, all slots in order.
 
 use super::{Args, bind};
-use crate::cpu::{CpuLaunch, Scratch, multiply, part};
+use crate::cpu::{Block, CpuLaunch, Scratch, multiply, part};
 use crate::residual::Write;
 use crate::routing::choose_into;
 
@@ -40,8 +40,13 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         h.chunks(inner).for_each(|h| inputs.push(h, 1.0));
     }
     for (slot, (&id, &weight)) in ids.iter().zip(route).enumerate() {
-        let rows = (id as usize, columns.clone());
-        let results = multiply(l.simd, matrix, rows, inputs, slot..slot + 1, floats);
+        let block = Block::from((id as usize, columns.clone()));
+        // After the last slot the next tile begins with the first one.
+        let block = match ids.get(slot + 1) {
+            Some(&next) => block.before(next as usize, columns.start),
+            None => block.before(ids[0] as usize, columns.end),
+        };
+        let results = multiply(l.simd, matrix, block, inputs, slot..slot + 1, floats);
         for (sum, result) in sum.iter_mut().zip(results) {
             *sum += weight * result;
         }

@@ -14,36 +14,46 @@ use std::ptr;
 
 use lily_plan::{GROUP, RowFormat, RowRef, WeightMatrix};
 
+use super::ahead::Ahead;
 use super::inputs::{Codes, Inputs};
 use crate::cpu::Simd;
 use crate::cpu::simd::{Isa, Kernel, ROWS, TURNED_BYTES, WORDS};
 
 /// Groups whose scales are turned together: 32 bytes of bfloat16.
 const TURNED_GROUPS: usize = TURNED_BYTES / 2;
-/// Bytes that memory is read by.
-const LINE: usize = 64;
 /// Inputs multiplied together with a group: enough sums to hide the latency of a product.
 const BLOCK: usize = 4;
 /// Most inputs of a call; their running sums stay in the first-level cache.
 pub(super) const MOST_TOKENS: usize = 64;
 
-/// Sums of sixteen rows for each input.
-pub(super) type Sums = [[f32; ROWS]; MOST_TOKENS];
+/// Sums of sixteen rows for one input.
+pub(super) type Sums = [f32; ROWS];
 
 /// Where sixteen rows of one length begin.
-#[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
-    codes: [*const u8; ROWS],
-    scales: [*const u8; ROWS],
-    biases: [*const u8; ROWS],
+    pub(super) codes: [*const u8; ROWS],
+    pub(super) scales: [*const u8; ROWS],
+    pub(super) biases: [*const u8; ROWS],
     k: usize,
+    format: Option<RowFormat>,
+    /// Whether behind each row so many factors can be read that theirs are whole vectors.
+    has_room: bool,
     lifetime: PhantomData<&'a [u8]>,
 }
 
 impl<'a> Rows<'a> {
-    fn nowhere(k: usize) -> Self {
+    /// No rows yet.
+    pub(super) fn nowhere(k: usize) -> Self {
         let none = [ptr::null(); ROWS];
-        Self { codes: none, scales: none, biases: none, k, lifetime: PhantomData }
+        Self {
+            codes: none,
+            scales: none,
+            biases: none,
+            k,
+            format: None,
+            has_room: true,
+            lifetime: PhantomData,
+        }
     }
 
     /// Sixteen times one quantised row.
@@ -54,23 +64,22 @@ impl<'a> Rows<'a> {
         let (codes, scales) = (row.format.code_bytes(k), row.format.scale_bytes(k));
         let lengths = (row.codes.len(), row.scales.len(), row.biases.len());
         assert_eq!(lengths, (codes, scales, scales), "bytes of a row of {k}");
-        let mut rows = Self::nowhere(k);
-        rows.codes = [row.codes.as_ptr(); ROWS];
-        rows.scales = [row.scales.as_ptr(); ROWS];
-        rows.biases = [row.biases.as_ptr(); ROWS];
-        rows
+        Self {
+            codes: [row.codes.as_ptr(); ROWS],
+            scales: [row.scales.as_ptr(); ROWS],
+            biases: [row.biases.as_ptr(); ROWS],
+            format: Some(row.format),
+            has_room: scales.is_multiple_of(TURNED_BYTES),
+            ..Self::nowhere(k)
+        }
     }
 
-    /// At most sixteen rows of an expert's part of a matrix, the last one repeated, and their format
-    /// if they share one. Segment by segment: looking up every row for itself takes as long as
-    /// multiplying a short one.
-    pub(super) fn of(
-        matrix: &'a WeightMatrix,
-        expert: usize,
-        rows: Range<usize>,
-    ) -> (Self, Option<RowFormat>) {
-        let (mut out, k) = (Self::nowhere(matrix.k()), matrix.k());
-        let mut format = None;
+    /// Finds at most sixteen rows of an expert's part of a matrix; the last one is repeated. Segment by
+    /// segment: looking up every row for itself takes as long as multiplying a short one. In place: so
+    /// does moving what was found.
+    pub(super) fn find(&mut self, matrix: &'a WeightMatrix, expert: usize, rows: Range<usize>) {
+        let k = matrix.k();
+        (self.k, self.has_room) = (k, true);
         let mut found = 0;
         for segment in matrix.segments() {
             if !segment.experts.contains(&expert) || rows.end <= segment.first_row {
@@ -97,31 +106,43 @@ impl<'a> Rows<'a> {
                 part(&segment.scales, scales),
                 part(&segment.biases, scales),
             );
+            let end = (stored + served.len() - 1) * scales + scales.next_multiple_of(TURNED_BYTES);
+            self.has_room &= end <= segment.scales.len().min(segment.biases.len());
             let first = segment.first_row + served.start * segment.row_step - rows.start;
             let places = (first..rows.len()).step_by(segment.row_step);
             for (i, at) in places.take(served.len()).enumerate() {
-                out.codes[at] = starts.0.wrapping_add(i * codes);
-                out.scales[at] = starts.1.wrapping_add(i * scales);
-                out.biases[at] = starts.2.wrapping_add(i * scales);
+                self.codes[at] = starts.0.wrapping_add(i * codes);
+                self.scales[at] = starts.1.wrapping_add(i * scales);
+                self.biases[at] = starts.2.wrapping_add(i * scales);
             }
-            format = match found {
+            self.format = match found {
                 0 => Some(segment.format),
-                _ => format.filter(|&format| format == segment.format),
+                _ => self.format.filter(|&format| format == segment.format),
             };
             found += served.len();
         }
         assert_eq!(found, rows.len(), "a matrix serves every row once");
         for at in rows.len()..ROWS {
             let last = rows.len().saturating_sub(1);
-            out.codes[at] = out.codes[last];
-            out.scales[at] = out.scales[last];
-            out.biases[at] = out.biases[last];
+            self.codes[at] = self.codes[last];
+            self.scales[at] = self.scales[last];
+            self.biases[at] = self.biases[last];
         }
-        (out, format)
     }
 
-    /// Products of sixteen rows of `format` with `tokens` inputs from `first`, to `sums[..tokens]`. Asks
-    /// for the memory of the rows `next`.
+    /// The format of the rows, if they share one.
+    pub(super) fn format(&self) -> Option<RowFormat> {
+        self.format
+    }
+
+    /// From these rows to others that lie alike: bytes of codes, and of scales or biases.
+    pub(super) fn step_to(&self, others: &Self) -> (usize, usize) {
+        let bytes = |from: *const u8, to: *const u8| (to as usize).wrapping_sub(from as usize);
+        (bytes(self.codes[0], others.codes[0]), bytes(self.scales[0], others.scales[0]))
+    }
+
+    /// Products of sixteen rows of `format` with as many inputs from `first` on as there are `sums`.
+    /// Asks for the memory of the rows `ahead`.
     ///
     /// # Panics
     /// If the inputs are not there, have another length than the rows, or are no codes.
@@ -129,20 +150,20 @@ impl<'a> Rows<'a> {
         &self,
         simd: Simd,
         format: RowFormat,
-        next: &Self,
+        ahead: Ahead<'_>,
         inputs: &Inputs,
-        (first, tokens): (usize, usize),
-        sums: &mut Sums,
+        first: usize,
+        (factors, sums): (&mut Factors, &mut [Sums]),
     ) {
         assert!(self.k == inputs.k() && inputs.has_codes());
-        assert!(first + tokens <= inputs.tokens() && tokens <= MOST_TOKENS);
+        assert!(first + sums.len() <= inputs.tokens());
         let groups = inputs.k() / GROUP;
         let (rows, inputs) = (self, inputs.codes(first));
         match format {
             RowFormat::Q4 => {
-                simd.run(Product::<{ GROUP / 2 }> { rows, next, groups, inputs, tokens, sums });
+                simd.run(Product::<{ GROUP / 2 }> { rows, ahead, groups, inputs, factors, sums });
             }
-            _ => simd.run(Product::<GROUP> { rows, next, groups, inputs, tokens, sums }),
+            _ => simd.run(Product::<GROUP> { rows, ahead, groups, inputs, factors, sums }),
         }
     }
 }
@@ -150,11 +171,11 @@ impl<'a> Rows<'a> {
 /// `BYTES` of a group tell the format: 32 for 4-bit codes, 64 for 8-bit ones. The rows are whole.
 struct Product<'a, const BYTES: usize> {
     rows: &'a Rows<'a>,
-    next: &'a Rows<'a>,
+    ahead: Ahead<'a>,
     groups: usize,
     inputs: Codes<'a>,
-    tokens: usize,
-    sums: &'a mut Sums,
+    factors: &'a mut Factors,
+    sums: &'a mut [Sums],
 }
 
 impl<const BYTES: usize> Kernel for Product<'_, BYTES> {
@@ -178,43 +199,43 @@ struct Group<S: Isa, const V: usize> {
     odd: [[S::I; V]; WORDS],
 }
 
-/// Scales and biases of sixteen groups of sixteen rows.
-struct Factors {
+/// Scales and biases of sixteen groups of sixteen rows: space that a product writes before it reads.
+pub(super) struct Factors {
     scales: [[f32; ROWS]; TURNED_GROUPS],
     biases: [[f32; ROWS]; TURNED_GROUPS],
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        let zeros = [[0.0; ROWS]; TURNED_GROUPS];
+        Self { scales: zeros, biases: zeros }
+    }
 }
 
 impl<const BYTES: usize> Product<'_, BYTES> {
     /// `V` vectors have sixteen lanes.
     #[inline(always)]
     fn multiply<S: Isa, const V: usize>(mut self, s: S) {
-        let tokens = self.tokens;
-        for sums in &mut self.sums[..tokens] {
-            *sums = [0.0; ROWS];
-        }
-        let mut factors =
-            Factors { scales: [[0.0; ROWS]; TURNED_GROUPS], biases: [[0.0; ROWS]; TURNED_GROUPS] };
-        let mut ahead = Ahead { row: 0, at: 0 };
+        let tokens = self.sums.len();
+        self.sums.fill([0.0; ROWS]);
         for group in 0..self.groups {
-            let at = group % TURNED_GROUPS;
             // SAFETY: every row has this group; `tokens` inputs are there, and their sums.
             unsafe {
-                if at == 0 {
-                    self.turn_factors::<S, V>(s, group, &mut factors);
+                if group.is_multiple_of(TURNED_GROUPS) {
+                    self.turn_factors::<S, V>(s, group);
                 }
-                ahead.prefetch(s, &self.next.codes, (ROWS * BYTES, self.groups * BYTES));
+                self.ahead.prefetch(s, (ROWS * BYTES, self.groups * BYTES), 2 * self.groups);
                 let codes = self.turn_codes::<S, V>(s, group);
-                let factors = (&factors.scales[at], &factors.biases[at]);
                 let mut t = 0;
                 while t + BLOCK <= tokens {
-                    self.add::<S, V, BLOCK>(s, &codes, factors, (group, t));
+                    self.add::<S, V, BLOCK>(s, &codes, group, t);
                     t += BLOCK;
                 }
                 match tokens - t {
                     0 => {}
-                    1 => self.add::<S, V, 1>(s, &codes, factors, (group, t)),
-                    2 => self.add::<S, V, 2>(s, &codes, factors, (group, t)),
-                    _ => self.add::<S, V, 3>(s, &codes, factors, (group, t)),
+                    1 => self.add::<S, V, 1>(s, &codes, group, t),
+                    2 => self.add::<S, V, 2>(s, &codes, group, t),
+                    _ => self.add::<S, V, 3>(s, &codes, group, t),
                 }
             }
         }
@@ -229,9 +250,11 @@ impl<const BYTES: usize> Product<'_, BYTES> {
         &mut self,
         s: S,
         codes: &Group<S, V>,
-        (scales, biases): (&[f32; ROWS], &[f32; ROWS]),
-        (group, t): (usize, usize),
+        group: usize,
+        t: usize,
     ) {
+        let scales = &self.factors.scales[group % TURNED_GROUPS];
+        let biases = &self.factors.biases[group % TURNED_GROUPS];
         let place = group * self.inputs.capacity + t;
         // SAFETY: the caller's promise.
         unsafe {
@@ -339,41 +362,46 @@ impl<const BYTES: usize> Product<'_, BYTES> {
     /// # Safety
     /// The rows have the first of them.
     #[inline(always)]
-    unsafe fn turn_factors<S: Isa, const V: usize>(&self, s: S, first: usize, out: &mut Factors) {
+    unsafe fn turn_factors<S: Isa, const V: usize>(&mut self, s: S, first: usize) {
         let n = usize::min(self.groups - first, TURNED_GROUPS);
-        let parts = [
-            (&self.rows.scales, &self.next.scales, &mut out.scales),
-            (&self.rows.biases, &self.next.biases, &mut out.biases),
-        ];
-        for (rows, next, out) in parts {
-            if (2 * first).is_multiple_of(LINE) {
-                for row in next {
-                    // Any address will do, also one past the rows.
-                    s.prefetch(row.wrapping_add(2 * first));
-                }
-            }
-            let mut padded = [[0u8; TURNED_BYTES]; ROWS];
-            let mut places = *rows;
-            let mut at = 2 * first;
-            if n < TURNED_GROUPS {
-                for i in 0..ROWS {
-                    // SAFETY: the row has `n` more groups.
-                    unsafe { copy_factors(rows[i].add(at), &mut padded[i], n) };
-                    places[i] = padded[i].as_ptr();
-                }
-                at = 0;
-            }
-            for v in 0..V {
-                // SAFETY: each place has 32 bytes from `at`.
-                let words = unsafe { s.transpose(places.as_ptr().add(v * S::LANES), at) };
-                for i in 0..WORDS {
-                    let (low, high) = (s.bf16_low(words[i]), s.bf16_high(words[i]));
-                    // SAFETY: `V` vectors have `ROWS` lanes.
-                    unsafe {
-                        s.store(out[2 * i].as_mut_ptr().add(v * S::LANES), low);
-                        s.store(out[2 * i + 1].as_mut_ptr().add(v * S::LANES), high);
+        let Factors { scales, biases } = &mut *self.factors;
+        for (rows, out) in [(&self.rows.scales, scales), (&self.rows.biases, biases)] {
+            // SAFETY: every row has 32 bytes from the first group on, or `n` factors that are copied to
+            // where it has.
+            unsafe {
+                if n == TURNED_GROUPS || self.rows.has_room {
+                    turn::<S, V>(s, rows, 2 * first, out);
+                } else {
+                    let mut padded = [[0u8; TURNED_BYTES]; ROWS];
+                    for (row, padded) in rows.iter().zip(&mut padded) {
+                        copy_factors(row.add(2 * first), padded, n);
                     }
+                    turn::<S, V>(s, &padded.each_ref().map(|row| row.as_ptr()), 0, out);
                 }
+            }
+        }
+    }
+}
+
+/// Sixteen factors of each row, bfloat16, widened and turned.
+///
+/// # Safety
+/// Each row has 32 bytes from `at` on.
+#[inline(always)]
+unsafe fn turn<S: Isa, const V: usize>(
+    s: S,
+    rows: &[*const u8; ROWS],
+    at: usize,
+    out: &mut [[f32; ROWS]; TURNED_GROUPS],
+) {
+    for v in 0..V {
+        // SAFETY: the caller's promise; `V` vectors have `ROWS` lanes.
+        unsafe {
+            let words = s.transpose(rows.as_ptr().add(v * S::LANES), at);
+            for i in 0..WORDS {
+                let (low, high) = (s.bf16_low(words[i]), s.bf16_high(words[i]));
+                s.store(out[2 * i].as_mut_ptr().add(v * S::LANES), low);
+                s.store(out[2 * i + 1].as_mut_ptr().add(v * S::LANES), high);
             }
         }
     }
@@ -390,36 +418,6 @@ unsafe fn copy_factors(from: *const u8, to: &mut [u8; TURNED_BYTES], n: usize) {
         match n {
             8 => ptr::copy_nonoverlapping(from, to.as_mut_ptr(), 16),
             _ => ptr::copy_nonoverlapping(from, to.as_mut_ptr(), 2 * n),
-        }
-    }
-}
-
-/// The place in the next rows whose memory is asked for: as many bytes in a group's time as the group
-/// has, row after row as they lie in memory, which is faster than a line of every row in turn. The
-/// processor's own prefetch cannot follow sixteen rows.
-struct Ahead {
-    row: usize,
-    at: usize,
-}
-
-impl Ahead {
-    /// Asks for the next `bytes` of rows of `row_bytes`.
-    #[inline(always)]
-    fn prefetch<S: Isa>(
-        &mut self,
-        s: S,
-        rows: &[*const u8; ROWS],
-        (bytes, row_bytes): (usize, usize),
-    ) {
-        let from = rows[self.row % ROWS].wrapping_add(self.at);
-        for line in 0..bytes / LINE {
-            // Any address will do, also one past the row: there lies the next one.
-            s.prefetch(from.wrapping_add(line * LINE));
-        }
-        self.at += bytes;
-        while self.at >= row_bytes {
-            self.at -= row_bytes;
-            self.row += 1;
         }
     }
 }

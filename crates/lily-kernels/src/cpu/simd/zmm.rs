@@ -197,12 +197,20 @@ impl Isa for Zmm {
     ) -> [[__m512i; V]; T] {
         unsafe {
             let mut sums = [[_mm512_setzero_si512(); V]; T];
+            // One input alone waits for its sum: two halves wait side by side.
+            let mut more = sums;
             for (i, codes) in codes.iter().enumerate() {
+                let sums = if T == 1 && i % 2 == 1 { &mut more } else { &mut sums };
                 for (t, sums) in sums.iter_mut().enumerate() {
                     let x = inputs.add(64 * t + 4 * i).cast::<i32>().read_unaligned();
                     for (sum, codes) in sums.iter_mut().zip(codes) {
                         *sum = _mm512_dpbusd_epi32(*sum, *codes, _mm512_set1_epi32(x));
                     }
+                }
+            }
+            if T == 1 {
+                for (sum, more) in sums[0].iter_mut().zip(more[0]) {
+                    *sum = _mm512_add_epi32(*sum, more);
                 }
             }
             sums
