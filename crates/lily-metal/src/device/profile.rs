@@ -4,7 +4,7 @@ use lily_plan::{DeviceError, KernelTime, PlanId};
 
 use super::MetalDevice;
 use super::recover::failed;
-use crate::encoder::{SUBMISSION_SECONDS, Work, last_position, launch_seconds, record_chain};
+use crate::encoder::{SUBMISSION_SECONDS, Work, record_chain};
 use crate::machine::Host;
 
 impl<H: Host> MetalDevice<H> {
@@ -15,14 +15,16 @@ impl<H: Host> MetalDevice<H> {
         plan: PlanId,
         runs: usize,
     ) -> Result<Vec<KernelTime>, DeviceError> {
-        let recorded = self.plan(plan)?.plan.clone();
+        let compiled = self.plan(plan)?;
+        let recorded = compiled.plan.clone();
+        let estimate = &compiled.estimate;
+        let estimates = estimate.launch_seconds(estimate.last_position());
         let mut kernels: Vec<&'static str> = Vec::new();
         for launch in recorded.launches() {
             if !kernels.contains(&launch.kernel) {
                 kernels.push(launch.kernel);
             }
         }
-        let estimates = launch_seconds(&recorded, self.limits.pace, last_position(&recorded));
         let mut times = Vec::new();
         for kernel in kernels {
             let launches = recorded.launches().iter().enumerate();
