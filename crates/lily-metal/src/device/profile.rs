@@ -78,7 +78,7 @@ mod tests {
         let parts = |launches: &[usize], estimates: &[f64]| -> Vec<Vec<usize>> {
             bounded(launches, estimates).map(<[usize]>::to_vec).collect()
         };
-        let estimates = [0.2, 0.2, 9.0, 0.2, 0.1, 0.2];
+        let estimates = [0.4, 0.4, 18.0, 0.4, 0.2, 0.4].map(|share| share * SUBMISSION_SECONDS);
         assert_eq!(parts(&[0, 1, 3, 4, 5], &estimates), [vec![0, 1], vec![3, 4, 5]]);
         assert_eq!(parts(&[0, 2, 3], &estimates), [[0], [2], [3]]);
         assert_eq!(parts(&[4], &estimates), [[4]]);
