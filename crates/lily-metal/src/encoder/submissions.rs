@@ -7,9 +7,9 @@
 //! > are as long as they may be.
 //!
 //! How long a chunk of a prompt takes depends on the tokens in front of it, because attention looks at all of them. So
-//! chunks are cut where they run, when they are submitted. They hardly ever are: the engine takes smaller chunks the deeper it is in
-//! a context, each small enough to be one command buffer ([`Estimate::whole_below`]), down to a size below which more would
-//! be lost than by a cut. Decode steps are cut once, for the longest context.
+//! the device cuts a chunk where it runs, when it is submitted. It hardly ever has to: the engine takes smaller chunks the
+//! deeper it is in a context, each small enough to be one command buffer ([`Estimate::whole_below`]), down to a size below
+//! which more would be lost than by a cut. Decode steps are cut once, for the longest context.
 //!
 //! What no cut can shorten is a launch.
 
