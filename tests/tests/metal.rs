@@ -5,15 +5,13 @@
 
 use std::sync::Arc;
 
-use lily_kernels::attn_flash;
 use lily_kernels::gpu::Products;
 use lily_metal::encoder::check::{Counts, Facts, PlanFacts, check};
 use lily_metal::encoder::{
     Command, DecodeEncoding, DecodeSubmission, IndirectCall, Limits, Pace, PipelineId,
-    SUBMISSION_SECONDS,
 };
 use lily_metal::{Host as _, MetalDevice, MetalOptions};
-use lily_model::engine::{EngineOptions, Generation, Progress};
+use lily_model::engine::{EngineOptions, Generation};
 use lily_model::plan::{Choice, PrefillEnd};
 use lily_plan::{Device, Fusions, Plan, Precision, control};
 use lily_tests::replay::{Indirect, Replay, ReplayOptions, Tensors};
@@ -104,36 +102,6 @@ fn kept_states_give_the_bits_of_the_first_run() {
 #[test]
 fn halted_sequences_are_left_alone() {
     gpu::halted_steps_change_nothing("generic", metal());
-}
-
-/// R21.
-#[test]
-fn a_prompt_is_read_in_smaller_chunks_the_deeper_it_is_with_the_golden_results() {
-    // Attention of 64 tokens at the start fits, behind 64 tokens half of it, behind 96 a quarter.
-    let shape = Golden::open("generic").shape();
-    let flops = (2600 * attn_flash::flops_per_key(&shape)) as f64;
-    let pace = Pace { flops: flops / SUBMISSION_SECONDS, bytes: 1e18 };
-    let limits = Limits { pace, ..Limits::default() };
-    let options = ReplayOptions { limits, ..ReplayOptions::default() };
-    let make = || -> Box<dyn Device> {
-        Box::new(MetalDevice::new(Replay::new(options).0, MetalOptions::default()))
-    };
-    gpu::golden_logits("generic", &make);
-    let golden = Golden::open("generic");
-    let options = EngineOptions { context: 256, chunk: 64, ..EngineOptions::default() };
-    let mut engine = golden.engine(make(), options);
-    let sequence = engine.open().expect("free");
-    let prompt = &golden.prompts.prompts[3];
-    let mut fed = Vec::new();
-    engine
-        .generate(sequence, prompt, &Generation { limit: 1, ..Generation::default() }, &mut |p| {
-            if let Progress::Prefilled(tokens) = p {
-                fed.push(tokens);
-            }
-            std::ops::ControlFlow::Continue(())
-        })
-        .expect("it runs");
-    assert_eq!(fed, [64, 96, 112, 128, 130]);
 }
 
 /// Submissions of every kind of plan, with reads behind the decode steps; the calls, and what they do.

@@ -8,8 +8,8 @@ use lily_metal::arena::{Arguments, Layout, Place};
 use lily_metal::chip::{Footprint, MAX_THREADS};
 use lily_metal::encoder::check::{Counts, Facts, PipelineInfo, PlanFacts, check};
 use lily_metal::encoder::{
-    Command, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared, Stream, cuts,
-    encode, record,
+    Body, Command, DecodeSubmission, Encoded, Estimate, IndirectId, Limits, PipelineId, Prepared,
+    Stream, encode, record,
 };
 use lily_model::plan::{Choice, LengthBucket, PlanBuilder, PrefillEnd, SessionBuffers};
 use lily_plan::{Buffer, BufferKind, Fusions, GROUP, Plan};
@@ -69,30 +69,42 @@ impl Compiled {
         Self { layout, arguments, pipelines, launches }
     }
 
-    /// Checks `submissions` of the plan.
-    fn counts(&self, plan: &Plan, decode: DecodeSubmission, submissions: usize) -> Counts {
-        let cuts = cuts(plan, decode, Limits::default().pace);
+    /// Checks two submissions of the plan of a decode step.
+    fn decoded_twice(&self, plan: &Plan, decode: DecodeSubmission) -> Counts {
+        let cuts = Estimate::new(plan, Limits::default().pace).cuts(0, decode);
         let bodies = record(plan, 0, &self.launches, &cuts);
-        self.checked(plan, Encoded { setup: Vec::new(), bodies }, submissions)
+        self.checked(plan, Vec::new(), &[&bodies, &bodies])
     }
 
     /// The same with the plan in indirect command buffers.
-    fn encoded_once(&self, plan: &Plan, submissions: usize) -> Counts {
-        let cuts = cuts(plan, DecodeSubmission::Whole, Limits::default().pace);
-        let encoded = encode(plan, 0, &self.launches, &cuts, IndirectId(0));
-        self.checked(plan, encoded, submissions)
+    fn encoded_once(&self, plan: &Plan) -> Counts {
+        let cuts = Estimate::new(plan, Limits::default().pace).cuts(0, DecodeSubmission::Whole);
+        let Encoded { setup, bodies } = encode(plan, 0, &self.launches, &cuts, IndirectId(0));
+        self.checked(plan, setup, &[&bodies, &bodies])
     }
 
-    fn checked(&self, plan: &Plan, encoded: Encoded, submissions: usize) -> Counts {
+    /// Checks the plan of a chunk, submitted behind each number of tokens.
+    fn behind(&self, plan: &Plan, positions: &[usize]) -> Counts {
+        let estimate = Estimate::new(plan, Limits::default().pace);
+        let bodies = positions.iter().map(|&position| {
+            let cuts = estimate.cuts(position, DecodeSubmission::Whole);
+            record(plan, 0, &self.launches, &cuts)
+        });
+        let bodies: Vec<Vec<Body>> = bodies.collect();
+        self.checked(plan, Vec::new(), &bodies.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    }
+
+    /// Checks `setup`, and submissions of the plan as these bodies.
+    fn checked(&self, plan: &Plan, setup: Vec<Command>, submissions: &[&[Body]]) -> Counts {
         let limits = Limits::default();
-        let Encoded { setup: mut commands, bodies } = encoded;
+        let mut commands = setup;
         let mut stream = Stream::default();
         let mut send = |command: &Command| -> Result<(), std::convert::Infallible> {
             commands.push(*command);
             Ok(())
         };
-        for _ in 0..submissions {
-            stream.submit(&bodies, &mut send).expect("nothing fails");
+        for bodies in submissions {
+            stream.submit(bodies, &mut send).expect("nothing fails");
         }
         stream.close(&mut send).expect("nothing fails");
         let sizes = self.launches.iter().map(|l| (l.grid, l.threads)).collect();
@@ -118,7 +130,7 @@ fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
             .decode(LengthBucket::new(position + 1, fusions), Choice::Device)
             .expect("a valid plan");
         let compiled = Compiled::new(&model, &buffers, &plan);
-        let counts = compiled.counts(&plan, DecodeSubmission::Whole, 2);
+        let counts = compiled.decoded_twice(&plan, DecodeSubmission::Whole);
         let launches = plan.launches().len();
         println!("position {position}: {launches} launches, {} stages, {counts:?}", plan.stages());
         assert_eq!((counts.plans, counts.command_buffers), (2, 2));
@@ -126,36 +138,44 @@ fn a_decode_step_is_one_command_buffer_with_a_barrier_for_each_stage_border() {
         assert_eq!(counts.barriers, 2 * (plan.stages() - 1));
         // The figures of docs/metal.md: calls of a step that set something, fewer than eight a launch.
         assert!(counts.settings < 2 * 8 * launches, "{counts:?}");
-        let once = compiled.encoded_once(&plan, 2);
+        let once = compiled.encoded_once(&plan);
         assert_eq!((once.plans, once.executions, once.dispatches), (2, 2, 2 * launches));
         // A step sets nothing and waits nowhere in its encoder; every launch but the first has its own barrier.
         assert_eq!((once.settings, once.barriers), (0, 0));
         assert_eq!(once.indirect, (launches, launches - 1));
-        let early = compiled.counts(&plan, DecodeSubmission::Early { stages: 20 }, 2);
+        let early = compiled.decoded_twice(&plan, DecodeSubmission::Early { stages: 20 });
         assert_eq!((early.command_buffers, early.barriers), (4, 2 * (plan.stages() - 2)));
     }
 }
 
+/// By an estimate for a chip slower than all.
 #[test]
-fn a_prefill_chunk_is_cut_so_that_no_command_buffer_is_long() {
+fn a_prefill_chunk_is_one_command_buffer_where_it_is_short_and_cut_where_it_is_long() {
     let model = PlanModel::full_size();
     let mut command_buffers = Vec::new();
-    for tokens in [8, 128, 512] {
+    for tokens in [8, 64, 512] {
         let session = model.session(1, tokens);
         let buffers = model.buffers(&session);
         let plan = PlanBuilder::new(&model.shape, &session, &buffers, Fusions::default())
             .prefill(tokens, 0, PrefillEnd::Sample)
             .expect("a valid plan");
         let compiled = Compiled::new(&model, &buffers, &plan);
-        let counts = compiled.counts(&plan, DecodeSubmission::Whole, 1);
-        println!("{tokens} tokens: {} launches, {counts:?}", plan.launches().len());
-        assert_eq!(counts.dispatches, plan.launches().len());
-        assert_eq!(counts.barriers + counts.command_buffers, plan.stages());
-        command_buffers.push(counts.command_buffers);
+        let (low, high) = (0, model.context - tokens);
+        let counts = [&[low][..], &[high], &[low, high, low]].map(|at| compiled.behind(&plan, at));
+        for (counts, submissions) in counts.iter().zip([1, 1, 3]) {
+            println!("{tokens} tokens: {} launches, {counts:?}", plan.launches().len());
+            assert_eq!(counts.plans, submissions);
+            assert_eq!(counts.dispatches, submissions * plan.launches().len());
+            assert_eq!(counts.barriers + counts.command_buffers, submissions * plan.stages());
+        }
+        let [low, high, all] = counts.map(|counts| counts.command_buffers);
+        assert_eq!(all, low + high + low, "what was sent before changes nothing");
+        command_buffers.push((low, high));
     }
-    // By an estimate for the slowest chip and the longest context.
-    assert!(command_buffers[0] <= 2, "a short chunk is cut into {}", command_buffers[0]);
-    assert!(command_buffers.is_sorted() && command_buffers[2] > 2, "{command_buffers:?}");
+    println!("{command_buffers:?}");
+    let [short, middle, long] = command_buffers[..] else { unreachable!() };
+    assert_eq!((short.0, middle.0), (1, 1));
+    assert!(short.1 <= 2 && middle.1 > 2 && long.0 > 1 && long.1 > middle.1);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use lily_plan::{LaunchRow, PlanTable};
 use serde::Serialize;
 
 use crate::chip::Gpu;
+use crate::encoder::SUBMISSION_SECONDS;
 
 /// Time that a stage takes before and beside its bytes, in µs: within what two engines published for
 /// dependent launches, 1.2 (infr, M3 Pro) and 2.4 to 2.7 (xwen, M5 Max), the latter with a part of the
@@ -35,7 +36,7 @@ const READS_BANDWIDTH_GB_S: f64 = 614.0;
 pub(crate) const SIMDGROUP_TFLOPS: f64 = 0.6 * 2.6 / 8.0;
 /// Arithmetic of a core in products by tensor operations, in TFLOP/s: what a published 5,750 tok/s of
 /// prefill at 4.87 GFLOP a token take of the 40 cores of an M5 Max, at the least.
-const TENSOR_TFLOPS: f64 = 0.7;
+pub(crate) const TENSOR_TFLOPS: f64 = 0.7;
 
 /// A launch is small below this: its cost is mostly the floor.
 const SMALL_BYTES: u64 = 2_000_000;
@@ -83,6 +84,8 @@ pub struct Prediction {
     pub command_buffers: usize,
     /// Time of the longest of them in µs.
     pub longest_command_buffer_us: f64,
+    /// A launch that alone may hold the GPU for longer than a command buffer may: no cut helps against it.
+    pub too_long: Option<String>,
     /// Floors of all stages, in µs.
     pub floors_us: f64,
     /// Launches that move less than 2 MB.
@@ -165,6 +168,7 @@ pub fn predict(table: &PlanTable, tokens: usize, gpu: &Gpu, products: Products) 
         tok_s_range: [tok_s(step_us_range[1]), tok_s(step_us_range[0])],
         command_buffers: 1,
         longest_command_buffer_us: step_us,
+        too_long: None,
         floors_us,
         small_launches: launches.iter().filter(|l| l.small).count(),
         small_share_of_bytes: small_bytes as f64 / bytes.max(1) as f64,
@@ -252,15 +256,17 @@ fn launch_time(row: &LaunchRow, stage: &StageSize, gpu: &Gpu) -> LaunchTime {
 }
 
 impl Prediction {
-    /// The same step, sent in command buffers that begin at the stages of `cuts`.
+    /// The same step, sent in command buffers that begin at the stages of `cuts`; `too_long` is a launch that takes too
+    /// long for one.
     #[must_use]
-    pub fn cut(mut self, cuts: &[usize]) -> Self {
+    pub fn cut(mut self, cuts: &[usize], too_long: Option<usize>) -> Self {
         let mut us = vec![0.0; cuts.len() + 1];
         for launch in &self.launches {
             us[cuts.partition_point(|&cut| cut <= launch.stage)] += launch.us;
         }
         self.command_buffers = us.len();
         self.longest_command_buffer_us = us.into_iter().fold(0.0, f64::max);
+        self.too_long = too_long.map(|launch| self.launches[launch].label.clone());
         self
     }
 
@@ -300,6 +306,13 @@ impl Prediction {
             100.0 * self.small_share_of_time,
             self.floors_us / 1e3,
         );
+        if let Some(launch) = &self.too_long {
+            let _ = writeln!(
+                out,
+                "{launch} may hold the GPU for longer than the {SUBMISSION_SECONDS} s of a command buffer, and macOS may \
+                 end it: fewer tokens make it shorter",
+            );
+        }
         let _ = writeln!(
             out,
             "predicted, not measured: {:.2} ms in {}, {:.0} tok/s ({:.0} to {:.0} tok/s with launch floors of {} to {} \

@@ -146,6 +146,11 @@ pub struct MappedFile {
 /// thread.
 pub type WeightWatch = Box<dyn Fn(u64, u64) + Send + Sync>;
 
+/// Says of the plan of a chunk: behind fewer tokens than this it is one submission that surely ends before the system
+/// takes the GPU away from it; `usize::MAX` if it is behind any. Chunks are chosen to be so; behind more tokens, the device runs
+/// the plan in parts.
+pub type WholeBelow = Box<dyn Fn(&Plan) -> usize>;
+
 impl DeviceError {
     /// A plan that is none of the `compiled` ones.
     pub fn no_plan(plan: PlanId, compiled: usize) -> Self {
@@ -197,10 +202,8 @@ pub trait Device: Send {
         Fusions::default()
     }
 
-    /// Most arithmetic operations of a launch that surely ends before the system takes the GPU away from it; `None` where
-    /// a launch may take any time. Chunks of a prompt are chosen so that attention, whose work grows with what is read
-    /// already, stays within it.
-    fn launch_flops(&self) -> Option<u64> {
+    /// What says how deep in a context a chunk is still one submission; `None` where submissions may take any time.
+    fn whole_below(&self) -> Option<WholeBelow> {
         None
     }
 

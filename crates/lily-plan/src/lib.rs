@@ -22,8 +22,8 @@ mod reference;
 pub use buffer::{Buffer, BufferId, BufferKind, Buffers, Element, Region};
 pub use device::{
     CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime, MappedFile,
-    MemoryBudget, PlanId, Precision, WeightWatch, Weights, check_plan, check_range, check_weights,
-    read_f32, read_i32, write_f32, write_i32,
+    MemoryBudget, PlanId, Precision, WeightWatch, Weights, WholeBelow, check_plan, check_range,
+    check_weights, read_f32, read_i32, write_f32, write_i32,
 };
 pub use host::host_memory;
 pub use interpreter::{Interpreter, ReferenceFn, ReferenceTable};

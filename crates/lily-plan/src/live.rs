@@ -4,6 +4,8 @@ use crate::buffer::BufferId;
 
 /// Words of one sequence's row in the control block, all i32.
 pub mod control {
+    /// Name of the buffer.
+    pub const NAME: &str = "control";
     /// Words of a row.
     pub const WORDS: usize = 8;
     /// The token that the next decode step reads.

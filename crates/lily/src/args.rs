@@ -17,8 +17,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
 pub use kernels::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
-use lily_kernels::gpu::Products;
-use lily_metal::chip::{Gpu, Policy};
+use lily_metal::chip::Gpu;
 use lily_model::engine::{CHUNKS, CONTEXTS};
 use lily_model::synth::{PRESETS, SynthError};
 pub use metal::MetalArgs;
@@ -291,11 +290,11 @@ pub struct SynthArgs {
 }
 
 impl PlanArgs {
-    /// The size of the step: tokens of a chunk, or sequences.
+    /// The size of the step: tokens of a chunk, or sequences. `chunk` is the largest chunk that is chosen by itself.
     ///
     /// # Errors
     /// An option is given that the step does not have.
-    pub fn rows(&self) -> Result<usize, clap::Error> {
+    pub fn rows(&self, chunk: usize) -> Result<usize, clap::Error> {
         if self.chip.is_some() && self.device != PlanDevice::Metal {
             return Err(conflict("plan", "--chip has no effect without --for metal"));
         }
@@ -305,7 +304,7 @@ impl PlanArgs {
             }
             PlanStep::Prefill if !self.fuse.is_empty() => ("prefill", 0, Some("--fuse")),
             PlanStep::Prefill => {
-                ("prefill", self.tokens.unwrap_or(self.chunk()), self.batch.map(|_| "--batch"))
+                ("prefill", self.tokens.unwrap_or(chunk), self.batch.map(|_| "--batch"))
             }
         };
         match stray {
@@ -314,14 +313,6 @@ impl PlanArgs {
                 Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
             }
         }
-    }
-}
-
-impl PlanArgs {
-    /// The chip's prefill chunk, or that of other commands.
-    fn chunk(&self) -> usize {
-        let policy = |gpu| Policy::new(gpu, Products::SimdgroupMatrix);
-        self.chip.as_ref().map_or(512, |gpu| policy(gpu).chunk)
     }
 }
 

@@ -87,7 +87,7 @@ pub struct Buffers {
 }
 
 /// Arithmetic operations of a token for each key that it sees: a product with the key, and one with the value.
-pub fn flops_per_key(shape: &ModelShape) -> u64 {
+fn flops_per_key(shape: &ModelShape) -> u64 {
     4 * shape.q_width() as u64
 }
 

@@ -13,7 +13,7 @@
 //! | rows of an `attn_flash` tile | 8 for each simdgroup; 32 for all four together with tensor operations | outputs of 256 columns take 64 registers of a lane |
 //! | threads of a product with one vector | 64 | small threadgroups spread evenly over 7 to 80 cores |
 //! | fusions | none | each repeats work in every threadgroup to save a launch; on an NVIDIA GPU only `prepare` gained, half a percent |
-//! | prefill chunk | 256 below 12 cores, 512 below 24, 1,024 below 48, else 2,048 | larger chunks share each expert's weights among more tokens; a chunk takes about a second by the model of [`predict`](crate::predict), and a client that goes away is noticed behind it. Deep in a context the engine takes smaller ones, see [`Pace::launch_flops`](crate::encoder::Pace::launch_flops) |
+//! | prefill chunk | 128 below 14 cores, 256 below 28, 512 below 56, 1,024 below 112, else 2,048; with tensor operations a core counts as three | the largest that is [one command buffer](crate::encoder::Estimate) at the begin of a prompt; larger ones share each expert's weights among more tokens, but are not predicted to be faster. Deep in a context the engine takes smaller ones |
 
 use lily_kernels::gpu::{Family, Products, Target};
 use lily_plan::Fusions;
@@ -35,10 +35,15 @@ impl Policy {
     /// The choices for `gpu` with a form of products that the device has.
     pub fn new(gpu: &Gpu, products: Products) -> Self {
         let target = Target { family: Family::Apple, products };
-        let chunk = match gpu.cores {
-            0..12 => 256,
-            12..24 => 512,
-            24..48 => 1024,
+        let cores = match products {
+            Products::SimdgroupMatrix => gpu.cores,
+            Products::TensorOperations => 3 * gpu.cores,
+        };
+        let chunk = match cores {
+            0..14 => 128,
+            14..28 => 256,
+            28..56 => 512,
+            56..112 => 1024,
             _ => 2048,
         };
         Self { target, fusions: Fusions::default(), chunk }

@@ -12,16 +12,16 @@ use lily_kernels::gpu::stored::WeightFiles;
 use lily_kernels::gpu::{Entry, MatrixFormat, Source, weight_bytes};
 use lily_plan::{
     BufferId, Buffers, CompileTimes, Device, DeviceError, FETCH_BYTES, Fetch, Fusions, KernelTime,
-    MappedFile, MemoryBudget, Plan, PlanId, Precision, Step, Weight, Weights, check_plan,
-    check_range, check_weights,
+    MappedFile, MemoryBudget, Plan, PlanId, Precision, Step, Weight, Weights, WholeBelow,
+    check_plan, check_range, check_weights, control,
 };
 
 use crate::arena::{Arguments, FETCH_SLOTS, Layout, Place};
 use crate::budget::Budget;
 use crate::encoder::check::{Facts, PipelineInfo, PlanFacts};
 use crate::encoder::{
-    Body, DecodeEncoding, DecodeSubmission, Encoded, IndirectId, Limits, PipelineId, Prepared,
-    Stream, cuts, encode, record,
+    Body, DecodeEncoding, DecodeSubmission, Encoded, Estimate, IndirectId, Limits, PipelineId,
+    Prepared, Stream, encode, record,
 };
 use crate::fetch;
 use crate::machine::{Host, NAME, Wanted};
@@ -42,6 +42,10 @@ pub struct MetalOptions {
 struct Compiled {
     plan: Arc<Plan>,
     launches: Vec<Prepared>,
+    estimate: Estimate,
+    /// Stages in front of which it is cut. A chunk's follow the position of its last submission.
+    cuts: Vec<usize>,
+    /// One for each command buffer.
     bodies: Vec<Body>,
 }
 
@@ -255,8 +259,9 @@ impl<H: Host> Device for MetalDevice<H> {
         self.options.fusions
     }
 
-    fn launch_flops(&self) -> Option<u64> {
-        Some(self.limits.pace.launch_flops())
+    fn whole_below(&self) -> Option<WholeBelow> {
+        let pace = self.limits.pace;
+        Some(Box::new(move |plan| Estimate::new(plan, pace).whole_below()))
     }
 
     fn weight_files(&mut self, files: Vec<MappedFile>) {
@@ -321,17 +326,23 @@ impl<H: Host> Device for MetalDevice<H> {
             self.check_limits(plan, index, &launch)?;
             prepared.push(launch);
         }
-        let cuts = cuts(plan, self.options.decode, self.limits.pace);
+        let estimate = Estimate::new(plan, self.limits.pace);
+        // A chunk is cut again where it runs.
+        let cuts = estimate.cuts(0, self.options.decode);
         let bodies = match (plan.step(), self.options.encoding) {
             (Step::Decode { .. }, DecodeEncoding::Once) => self.encode(plan, &prepared, &cuts)?,
             _ => record(plan, self.plans.len(), &prepared, &cuts),
         };
-        self.plans.push(Compiled { plan: plan.clone(), launches: prepared, bodies });
+        let plan = plan.clone();
+        self.plans.push(Compiled { plan, launches: prepared, estimate, cuts, bodies });
         Ok(PlanId(self.plans.len() - 1))
     }
 
     /// The plan's last command buffer is committed by the next call, so that a read that follows goes into it.
     fn submit(&mut self, plan: PlanId) -> Result<(), DeviceError> {
+        if self.plan(plan)?.plan.step().is_prefill() {
+            self.cut_chunk(plan)?;
+        }
         let bodies = std::mem::take(&mut self.compiled_mut(plan)?.bodies);
         let sent = self.send(&bodies);
         self.compiled_mut(plan)?.bodies = bodies;
@@ -441,6 +452,33 @@ impl<H: Host> MetalDevice<H> {
         setup.iter().try_for_each(|call| self.host.execute(call))?;
         self.indirect += bodies.len();
         Ok(bodies)
+    }
+
+    /// Cuts the plan of a chunk for the tokens that are in front of it now; records it anew only where that changes the
+    /// cuts.
+    fn cut_chunk(&mut self, id: PlanId) -> Result<(), DeviceError> {
+        let position = self.position(id)?;
+        let compiled = self.compiled_mut(id)?;
+        let cuts = compiled.estimate.cuts(position, DecodeSubmission::Whole);
+        if compiled.cuts != cuts {
+            compiled.bodies = record(&compiled.plan, id.0, &compiled.launches, &cuts);
+            compiled.cuts = cuts;
+        }
+        Ok(())
+    }
+
+    /// Tokens in front of a chunk, from the control block. Reading it waits for what is under way, which may move them;
+    /// behind the engine nothing is, because it writes the control block right before a chunk.
+    fn position(&mut self, id: PlanId) -> Result<usize, DeviceError> {
+        let Compiled { plan, estimate, .. } = self.plan(id)?;
+        let (Step::Prefill { sequence, .. }, Some(control)) =
+            (plan.step(), plan.buffers().find(control::NAME))
+        else {
+            return Ok(estimate.last_position());
+        };
+        let mut word = [0; 4];
+        self.read(control, 4 * (sequence * control::WORDS + control::POSITION), &mut word)?;
+        Ok(usize::try_from(i32::from_le_bytes(word)).unwrap_or(0))
     }
 
     fn compiled_mut(&mut self, plan: PlanId) -> Result<&mut Compiled, DeviceError> {

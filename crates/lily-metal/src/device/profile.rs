@@ -4,7 +4,7 @@ use lily_plan::{DeviceError, KernelTime, PlanId};
 
 use super::MetalDevice;
 use super::recover::failed;
-use crate::encoder::{SUBMISSION_SECONDS, Work, last_position, launch_seconds, record_chain};
+use crate::encoder::{SUBMISSION_SECONDS, Work, record_chain};
 use crate::machine::Host;
 
 impl<H: Host> MetalDevice<H> {
@@ -15,8 +15,10 @@ impl<H: Host> MetalDevice<H> {
         plan: PlanId,
         runs: usize,
     ) -> Result<Vec<KernelTime>, DeviceError> {
-        let recorded = self.plan(plan)?.plan.clone();
-        let estimates = launch_seconds(&recorded, self.limits.pace, last_position(&recorded));
+        let compiled = self.plan(plan)?;
+        let recorded = compiled.plan.clone();
+        let estimate = &compiled.estimate;
+        let estimates = estimate.launch_seconds(estimate.last_position());
         let mut times = Vec::new();
         for (kernel, own) in recorded.by_kernel() {
             let launches = &self.plan(plan)?.launches;
@@ -67,7 +69,7 @@ mod tests {
         let parts = |launches: &[usize], estimates: &[f64]| -> Vec<Vec<usize>> {
             bounded(launches, estimates).map(<[usize]>::to_vec).collect()
         };
-        let estimates = [0.2, 0.2, 9.0, 0.2, 0.1, 0.2];
+        let estimates = [0.4, 0.4, 18.0, 0.4, 0.2, 0.4].map(|share| share * SUBMISSION_SECONDS);
         assert_eq!(parts(&[0, 1, 3, 4, 5], &estimates), [vec![0, 1], vec![3, 4, 5]]);
         assert_eq!(parts(&[0, 2, 3], &estimates), [[0], [2], [3]]);
         assert_eq!(parts(&[4], &estimates), [[4]]);

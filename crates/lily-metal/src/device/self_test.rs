@@ -18,5 +18,7 @@ impl<H: Host> MetalDevice<H> {
             Err(_) => SelfTest::Failed,
         };
         self.host.tested(result);
+        // How fast it is depends on the form.
+        self.limits = self.host.limits();
     }
 }

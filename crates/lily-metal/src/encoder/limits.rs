@@ -1,8 +1,9 @@
 //! What a device allows.
 
-use super::submissions::SUBMISSION_SECONDS;
+use lily_kernels::gpu::Products;
+
 use crate::chip::Gpu;
-use crate::predict::SIMDGROUP_TFLOPS;
+use crate::predict::{SIMDGROUP_TFLOPS, TENSOR_TFLOPS};
 
 /// Limits of a device, and how fast it surely is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,18 +65,20 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Half of what a GPU is predicted to do with `simdgroup_matrix`, and half of its published bandwidth: a bound must
-    /// hold on a warm machine whose screen is drawn meanwhile.
-    pub fn of(gpu: &Gpu) -> Self {
+    /// Half of the arithmetic that a GPU is [predicted](crate::predict) to do in this form of products, and half of its
+    /// published bandwidth: nothing is measured, and a bound must hold on a warm machine whose screen is drawn meanwhile.
+    ///
+    /// The form is taken for all launches. With tensor operations, a chunk's others (the delta rule above all) are slower
+    /// than that; they are few enough that a chunk takes less than six tenths of its estimate as predicted.
+    pub fn of(gpu: &Gpu, products: Products) -> Self {
+        let core_tflops = match products {
+            Products::SimdgroupMatrix => SIMDGROUP_TFLOPS,
+            Products::TensorOperations => TENSOR_TFLOPS,
+        };
         Self {
-            flops: 0.5 * SIMDGROUP_TFLOPS * 1e12 * f64::from(gpu.cores),
+            flops: 0.5 * core_tflops * 1e12 * f64::from(gpu.cores),
             bytes: 0.5 * gpu.bandwidth_gb_s * 1e9,
         }
-    }
-
-    /// Most arithmetic operations of a launch: it cannot be cut, and has to end within [`SUBMISSION_SECONDS`].
-    pub fn launch_flops(self) -> u64 {
-        (self.flops * SUBMISSION_SECONDS) as u64
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
         let slowest = Pace::default();
         for chip in CHIPS {
             for variant in chip.variants {
-                let pace = Pace::of(&chip.gpu(variant));
+                let pace = Pace::of(&chip.gpu(variant), Products::SimdgroupMatrix);
                 assert!(pace.flops >= slowest.flops && pace.bytes >= slowest.bytes, "{pace:?}");
             }
         }

@@ -19,6 +19,4 @@ pub use indirect::{DecodeEncoding, Encoded, encode};
 pub use limits::{Limits, Pace};
 pub use recording::{Body, Bound, Prepared, record, record_chain, record_one};
 pub use stream::Stream;
-pub use submissions::{
-    DecodeSubmission, SUBMISSION_SECONDS, cuts, last_position, launch_seconds, submission_seconds,
-};
+pub use submissions::{DecodeSubmission, Estimate, SUBMISSION_SECONDS};

@@ -139,7 +139,7 @@ impl Host for AppleHost {
             allocation_bytes: self.gpu.maxBufferLength() as u64,
             threads: most.threads.min(u32::try_from(threads).unwrap_or(u32::MAX)),
             threadgroup_bytes: self.gpu.maxThreadgroupMemoryLength() as u64,
-            pace: Pace::of(&self.chip()),
+            pace: Pace::of(&self.chip(), self.products().products),
             ..most
         }
     }

@@ -129,9 +129,16 @@ fn the_longest_command_buffer_is_the_longest_part_between_cuts() {
     let whole = predict(&table(stages), 1, &m5_max(), Products::SimdgroupMatrix);
     assert_eq!((whole.command_buffers, whole.longest_command_buffer_us), (1, whole.step_us));
     let us: Vec<f64> = whole.launches.iter().map(|launch| launch.us).collect();
-    let cut = whole.clone().cut(&[1, 3]);
+    let cut = whole.clone().cut(&[1, 3], None);
     assert_eq!(cut.command_buffers, 3);
     close(cut.longest_command_buffer_us, us[1] + us[2]);
     assert!(cut.text().contains("in 3 command buffers of up to "), "{}", cut.text());
     assert!(whole.text().contains(" in one command buffer, "), "{}", whole.text());
+    assert!(!cut.text().contains(" may hold the GPU for longer "), "{}", cut.text());
+    let label = whole.launches[2].label.clone();
+    let text = whole.cut(&[1, 3], Some(2)).text();
+    assert!(
+        text.contains(&format!("\n{label} may hold the GPU for longer than the 1 s of ")),
+        "{text}"
+    );
 }

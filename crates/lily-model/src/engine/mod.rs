@@ -28,7 +28,7 @@ pub use generate::{Chosen, Finish, Generation, Progress};
 pub use logprobs::TokenLogprobs;
 use memory::Room;
 pub use memory::{CONTEXTS, MemoryPlan, largest_context};
-pub use plans::{chunk_at, every_plan};
+pub use plans::{chunk_at, every_plan, whole_plan};
 pub use profile::{KernelCost, Measured};
 pub use run::Run;
 pub use sequence::SequenceId;
@@ -239,7 +239,7 @@ impl Engine {
         let mut fed = 0;
         while fed < ids.len() {
             let position = self.sequence(sequence)?.position();
-            let count = self.chunk_at(position).min(ids.len() - fed);
+            let count = self.next_chunk_of(ids.len() - fed, position)?;
             let last = fed + count == ids.len();
             let end = if last || end == PrefillEnd::AllLogits { end } else { PrefillEnd::More };
             self.feed(sequence, &ids[fed..fed + count], end)?;
@@ -276,8 +276,8 @@ impl Engine {
         let mut fed = 0;
         while fed < ids.len() {
             let position = self.sequence(sequence)?.position();
-            let most = self.chunk_at(position).min(self.session.logit_rows);
-            let part = &ids[fed..ids.len().min(fed + most)];
+            let most = self.session.logit_rows.min(ids.len() - fed);
+            let part = &ids[fed..fed + self.next_chunk_of(most, position)?];
             self.prefill(sequence, part, PrefillEnd::AllLogits)?;
             let count = part.len() * self.shape.vocab;
             let logits = read_f32(self.device.as_mut(), self.buffers.scratch.logits, 0, count)?;

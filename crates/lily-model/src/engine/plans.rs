@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lily_kernels::{ModelShape, SessionShape, attn_flash};
+use lily_kernels::{ModelShape, SessionShape};
 use lily_plan::{Fusions, Plan, PlanError, PlanId, Precision};
 
 use super::{Engine, EngineError, EngineOptions, SequenceId, session_shape};
@@ -11,6 +11,9 @@ use crate::plan::{Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, de
 
 /// Tokens of the smallest plan for a prefill chunk.
 const SMALLEST_CHUNK: usize = 8;
+/// Chunks are made no smaller than this to be one submission: with fewer tokens a chunk takes longer for reading the
+/// experts' weights than for multiplying with them, which costs more than another submission.
+const SMALLEST_WHOLE: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PlanKey {
@@ -88,22 +91,30 @@ fn chunk_bucket(count: usize, largest: usize) -> usize {
     count.next_power_of_two().max(SMALLEST_CHUNK).min(largest)
 }
 
-/// Most tokens of a chunk behind `position` tokens, at most `largest`: attention of a layer is one launch, whose work
-/// grows with what is in front of the chunk, and no launch may have more than `flops` operations (see
-/// [`lily_plan::Device::launch_flops`]). Less than `largest`, it is a size that there is a plan for. The smallest plan's
-/// size is never refused.
-pub fn chunk_at(shape: &ModelShape, largest: usize, position: usize, flops: Option<u64>) -> usize {
-    let Some(flops) = flops else { return largest };
-    let fits = |tokens: usize| {
-        // Token t of the chunk sees `position + t + 1` keys.
-        let keys = tokens as u64 * (2 * position as u64 + tokens as u64 + 1) / 2;
-        keys.saturating_mul(attn_flash::flops_per_key(shape)) <= flops
-    };
+/// Tokens of a chunk behind `position` tokens: `largest`, or the largest size below it, of those that there is a plan for,
+/// that is one submission there; but no fewer than 128 if `largest` is not. `whole_below` says it of a size, see
+/// [`lily_plan::WholeBelow`]; [`whole_plan`] is the plan to ask about.
+///
+/// # Errors
+/// What `whole_below` says.
+pub fn chunk_at<E>(
+    largest: usize,
+    position: usize,
+    mut whole_below: impl FnMut(usize) -> Result<usize, E>,
+) -> Result<usize, E> {
     let mut tokens = largest;
-    while tokens > SMALLEST_CHUNK && !fits(tokens) {
-        tokens = (tokens.next_power_of_two() / 2).max(SMALLEST_CHUNK);
+    while tokens > SMALLEST_WHOLE && position >= whole_below(tokens)? {
+        tokens = (tokens.next_power_of_two() / 2).max(SMALLEST_WHOLE);
     }
-    tokens
+    Ok(tokens)
+}
+
+/// The plan that takes longest of those for a chunk of `tokens` tokens, but for the one with the logits of all of them.
+///
+/// # Errors
+/// There is no such plan.
+pub fn whole_plan(builder: &PlanBuilder<'_>, tokens: usize) -> Result<Plan, PlanError> {
+    builder.prefill(tokens, 0, PrefillEnd::Draw)
 }
 
 /// Calls `with` with each kind of plan that an engine with these options runs for prompts and answers: for
@@ -132,6 +143,8 @@ pub fn every_plan(
 pub(crate) struct PlanCache {
     ids: HashMap<PlanKey, PlanId>,
     recorded: HashMap<PlanId, Arc<Plan>>,
+    /// [`lily_plan::Device::whole_below`] by the tokens of a chunk.
+    whole_below: HashMap<usize, usize>,
 }
 
 impl PlanCache {
@@ -169,9 +182,28 @@ impl Engine {
         self.plan(PlanKey::Prefill { tokens, sequence: sequence.0, end })
     }
 
-    /// Most tokens of a chunk behind `position` tokens.
-    pub(crate) fn chunk_at(&self, position: usize) -> usize {
-        chunk_at(&self.shape, self.session.tokens, position, self.device.launch_flops())
+    /// Tokens of the next chunk of a sequence, if `count` are left of its prompt and `position` are read.
+    ///
+    /// # Errors
+    /// There is no plan for a chunk.
+    pub(crate) fn next_chunk_of(
+        &mut self,
+        count: usize,
+        position: usize,
+    ) -> Result<usize, EngineError> {
+        let largest = chunk_bucket(count, self.session.tokens);
+        Ok(chunk_at(largest, position, |tokens| self.whole_below(tokens))?.min(count))
+    }
+
+    fn whole_below(&mut self, tokens: usize) -> Result<usize, EngineError> {
+        let Some(whole_below) = self.device.whole_below() else { return Ok(usize::MAX) };
+        if let Some(&position) = self.plans.whole_below.get(&tokens) {
+            return Ok(position);
+        }
+        let builder = PlanBuilder::new(&self.shape, &self.session, &self.buffers, self.fusions());
+        let position = whole_below(&whole_plan(&builder, tokens)?);
+        self.plans.whole_below.insert(tokens, position);
+        Ok(position)
     }
 
     fn fusions(&self) -> Fusions {
@@ -197,48 +229,31 @@ mod tests {
 
     /// R21.
     #[test]
-    fn chunks_shrink_as_the_context_grows_so_that_attention_stays_within_the_bound() {
-        let shape = ModelShape {
-            hidden: 64,
-            layers: vec![lily_kernels::Mixer::Attention],
-            vocab: 64,
-            vocab_used: 64,
-            q_heads: 4,
-            kv_heads: 2,
-            head_dim: 32,
-            rotary_dim: 8,
-            rope_theta: 1e4,
-            k_heads: 1,
-            v_heads: 1,
-            k_dim: 32,
-            v_dim: 32,
-            conv_width: 4,
-            experts: 2,
-            top_k: 1,
-            inner: 64,
-            rms_eps: 1e-6,
+    fn chunks_shrink_as_the_context_grows_so_that_each_is_one_submission() {
+        let at = |largest, position, below: &dyn Fn(usize) -> usize| {
+            chunk_at::<()>(largest, position, |tokens| Ok(below(tokens))).unwrap()
         };
-        let flops = |tokens: usize, position: usize| {
-            let keys = (0..tokens).map(|token| position + token + 1).sum::<usize>();
-            keys as u64 * 4 * 4 * 32
-        };
-        assert_eq!(chunk_at(&shape, 512, 1 << 20, None), 512);
-        for (largest, bound) in [(512, flops(512, 1000)), (100, flops(64, 300)), (8, 1), (3, 1)] {
+        // Twice the tokens reach half as far.
+        let below = |tokens: usize| 1_000_000 / tokens;
+        for largest in [2048, 1000, 300, 128, 100, 8, 3] {
             let mut last = largest;
-            for position in 0..5000 {
-                let tokens = chunk_at(&shape, largest, position, Some(bound));
-                assert!(tokens <= last && tokens >= SMALLEST_CHUNK.min(largest), "{tokens}");
-                assert!(flops(tokens, position) <= bound || tokens <= SMALLEST_CHUNK);
+            for position in 0..10_000 {
+                let tokens = at(largest, position, &below);
+                assert!(tokens <= last && tokens >= SMALLEST_WHOLE.min(largest), "{tokens}");
+                assert!(position < below(tokens) || tokens <= SMALLEST_WHOLE);
                 // A size that there is a plan for, so that no row of it is idle.
                 assert_eq!(chunk_bucket(tokens, largest), tokens.max(SMALLEST_CHUNK.min(largest)));
                 let twice = (2 * tokens).min(largest);
-                assert!(twice == tokens || flops(twice, position) > bound, "{tokens} {position}");
+                assert!(twice == tokens || position >= below(twice), "{tokens} {position}");
                 last = tokens;
             }
-            assert!(largest <= SMALLEST_CHUNK || last < largest);
+            assert_eq!(last, SMALLEST_WHOLE.min(largest));
         }
-        // No bound is so large, or context so long, that the sums overflow.
-        assert_eq!(chunk_at(&shape, 16_384, 1 << 44, Some(u64::MAX - 1)), 1024);
+        // On a device that takes its time, and on one that is too slow for anything.
+        assert_eq!(at(16_384, 1 << 44, &|_| usize::MAX), 16_384);
+        assert_eq!(at(16_384, 0, &|_| 0), SMALLEST_WHOLE);
+        assert_eq!(at(64, 0, &|_| 0), 64);
+        assert_eq!(chunk_at(512, 0, |_| Err("no plan")), Err("no plan"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Engine {
     ) -> Result<Vec<KernelCost>, EngineError> {
         let tokens = match step {
             Measured::Decode(_) => 1,
-            Measured::Prefill(tokens) => tokens.min(self.chunk_at(position)),
+            Measured::Prefill(tokens) => self.next_chunk_of(tokens, position)?,
         };
         let needed = position + tokens;
         // Every run moves the position on, so that the next one may need a place more.

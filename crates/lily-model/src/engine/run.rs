@@ -248,8 +248,8 @@ impl Engine {
         self.resume(run)?;
         let until = run.points.as_ref().and_then(SavePoints::next);
         let until = until.map_or(usize::MAX, |at| at - run.position);
-        let most = run.chunk.min(self.chunk_at(run.position)).min(until);
-        let mut count = most.min(run.prompt.len() - run.fed);
+        let most = run.chunk.min(until).min(run.prompt.len() - run.fed);
+        let mut count = self.next_chunk_of(most, run.position)?;
         if run.points.is_some() && count >= CHUNK && count < run.prompt.len() - run.fed {
             // States are kept at the ends of blocks.
             count -= (run.position + count) % CHUNK;

@@ -155,7 +155,7 @@ pub fn declare(
     let batch = session.batch;
     let mut int =
         |name: &str, shape: Vec<usize>| table.add(BufferKind::Control, name, Element::I32, shape);
-    let control = int("control", vec![batch, control::WORDS]);
+    let control = int(control::NAME, vec![batch, control::WORDS]);
     let stop_ids = int("stop_ids", vec![batch, control::STOP_IDS]);
     let sampling = int("sampling", vec![batch, Draw::WORDS]);
     let output = int("output", vec![batch, session.ring]);

@@ -4,74 +4,52 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use lily_kernels::SessionShape;
 use lily_kernels::gpu::{Target, add_entries};
+use lily_kernels::{ModelShape, SessionShape};
 use lily_metal::chip::{Gpu, Policy, SelfTest, TENSOR_OS, choose_products};
-use lily_metal::encoder::{DecodeSubmission, Pace, cuts};
+use lily_metal::encoder::{DecodeSubmission, Estimate, Pace};
 use lily_metal::predict::{Prediction, predict};
 use lily_model::Config;
-use lily_model::engine::chunk_at;
+use lily_model::engine::{chunk_at, whole_plan};
 use lily_model::plan::{
-    Choice, LengthBucket, PlanBuilder, PrefillEnd, config_matrix_bytes, config_matrix_formats,
-    declare, model_shape, splits,
+    Choice, LengthBucket, MatrixBytes, PlanBuilder, PrefillEnd, config_matrix_bytes,
+    config_matrix_formats, declare, model_shape, splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
-use lily_plan::{Fusions, Live, PlanTable, Precision, control};
+use lily_plan::{Fusions, Live, Plan, PlanError, PlanTable, Precision, control};
 use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 use crate::model::Source;
 use crate::output::{print, print_json};
 
+/// Largest chunk where no chip is named, in tokens: what other commands take.
+const CHUNK: usize = 512;
+
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
-    let mut rows = args.rows()?;
+    let policy = args.chip.as_ref().map(policy);
+    let mut rows = args.rows(policy.map_or(CHUNK, |policy| policy.chunk))?;
     let config = read_config(&args.model)?;
-    let shape = model_shape(&config);
-    let pace = args.chip.as_ref().map(Pace::of);
-    if let (PlanStep::Prefill, None) = (args.step, args.tokens) {
-        rows = chunk_at(&shape, rows, args.position, pace.map(Pace::launch_flops));
+    let steps = Steps::new(args, &config);
+    let chip = args.chip.as_ref().zip(policy);
+    let pace = chip.map(|(gpu, policy)| Pace::of(gpu, policy.target.products));
+    if let (PlanStep::Prefill, None, Some(pace)) = (args.step, args.tokens, pace) {
+        rows = chunk_at(rows, args.position, |tokens| {
+            let plan = steps.build(tokens, |builder| whole_plan(builder, tokens))?;
+            anyhow::Ok(Estimate::new(&plan, pace).whole_below())
+        })?;
     }
-    let (tokens, batch) = match args.step {
-        PlanStep::Decode => (1, rows),
-        PlanStep::Prefill => (rows, 1),
-    };
-    let end = args.position + tokens;
-    let capacity = config.max_position_embeddings.max(end);
-    let session = SessionShape {
-        batch,
-        tokens,
-        capacity,
-        run_ahead: 1,
-        splits: splits(capacity),
-        ring: 64,
-        logit_rows: batch,
-        precision: match args.device {
-            PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
-            PlanDevice::Metal => Precision::BF16,
-            PlanDevice::Cuda => Precision::BF16_CHUNKS,
-        },
-    };
-    let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
-    let fusions = fusions(args);
-    let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
-    let (choice, prefill_end) = match args.sampled {
-        true => (Choice::Draw, PrefillEnd::Draw),
-        false => (Choice::Device, PrefillEnd::Sample),
-    };
-    let plan = match args.step {
-        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), choice)?,
-        PlanStep::Prefill => builder.prefill(tokens, 0, prefill_end)?,
-    };
-    let mut control_rows = vec![0; session.batch * control::WORDS];
+    let plan = steps.plan(rows)?;
+    let (tokens, batch) = steps.tokens_and_batch(rows);
+    let mut control_rows = vec![0; batch * control::WORDS];
     for row in control_rows.chunks_mut(control::WORDS) {
         row[control::POSITION] = args.position as i32;
         row[control::COUNT] = tokens as i32;
     }
-    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % shape.vocab as i32).collect();
+    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % steps.shape.vocab as i32).collect();
     let live = Live::new(plan.step(), &control_rows, &prompt, None);
     let mut table = PlanTable::new(&plan, &live);
-    let policy = args.chip.as_ref().map(policy);
     let target = match args.device {
         PlanDevice::Cpu => None,
         PlanDevice::Metal => Some(policy.map_or(Target::APPLE, |policy| policy.target)),
@@ -80,10 +58,11 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
-    let predicted = args.chip.as_ref().zip(policy).zip(pace);
-    let predicted = predicted.map(|((gpu, policy), pace)| {
-        let cuts = cuts(&plan, DecodeSubmission::Whole, pace);
-        predict(&table, rows, gpu, policy.target.products).cut(&cuts)
+    let predicted = chip.zip(pace).map(|((gpu, policy), pace)| {
+        let estimate = Estimate::new(&plan, pace);
+        let cuts = estimate.cuts(args.position, DecodeSubmission::Whole);
+        let too_long = estimate.too_long(args.position);
+        predict(&table, rows, gpu, policy.target.products).cut(&cuts, too_long)
     });
     if args.json {
         print_json(&Printed { table: &table, prediction: predicted.as_ref() })?;
@@ -99,6 +78,69 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print(text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The steps of a model, with any number of rows.
+struct Steps<'a> {
+    args: &'a PlanArgs,
+    shape: ModelShape,
+    matrices: MatrixBytes,
+    context: usize,
+}
+
+impl<'a> Steps<'a> {
+    fn new(args: &'a PlanArgs, config: &Config) -> Self {
+        let (shape, matrices) = (model_shape(config), config_matrix_bytes(config));
+        Self { args, shape, matrices, context: config.max_position_embeddings }
+    }
+
+    /// Tokens of each sequence, and sequences.
+    fn tokens_and_batch(&self, rows: usize) -> (usize, usize) {
+        match self.args.step {
+            PlanStep::Decode => (1, rows),
+            PlanStep::Prefill => (rows, 1),
+        }
+    }
+
+    /// The plan that is asked for.
+    fn plan(&self, rows: usize) -> Result<Plan> {
+        let args = self.args;
+        let (choice, prefill_end) = match args.sampled {
+            true => (Choice::Draw, PrefillEnd::Draw),
+            false => (Choice::Device, PrefillEnd::Sample),
+        };
+        self.build(rows, |builder| match args.step {
+            PlanStep::Decode => {
+                builder.decode(LengthBucket::new(args.position + 1, fusions(args)), choice)
+            }
+            PlanStep::Prefill => builder.prefill(rows, 0, prefill_end),
+        })
+    }
+
+    fn build(
+        &self,
+        rows: usize,
+        build: impl FnOnce(&PlanBuilder<'_>) -> Result<Plan, PlanError>,
+    ) -> Result<Plan> {
+        let (tokens, batch) = self.tokens_and_batch(rows);
+        let capacity = self.context.max(self.args.position + tokens);
+        let session = SessionShape {
+            batch,
+            tokens,
+            capacity,
+            run_ahead: 1,
+            splits: splits(capacity),
+            ring: 64,
+            logit_rows: batch,
+            precision: match self.args.device {
+                PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
+                PlanDevice::Metal => Precision::BF16,
+                PlanDevice::Cuda => Precision::BF16_CHUNKS,
+            },
+        };
+        let buffers = declare(&self.shape, &session, &self.matrices);
+        Ok(build(&PlanBuilder::new(&self.shape, &session, &buffers, fusions(self.args)))?)
+    }
 }
 
 /// The printed plan as one JSON object.

@@ -184,14 +184,36 @@ fn plan_predicts_times_for_a_chip_and_says_that_it_predicts() {
         let launches = object(&[chip, "--step", "prefill"])["prediction"]["launches"].clone();
         launches[0]["threadgroups"].as_u64().unwrap()
     };
-    assert!(chunk("m3-ultra") > chunk("m5-max") && chunk("m5-max") > chunk("m1"));
-    // Deep in a context a chunk is smaller, and no command buffer of it is long.
-    let deep = ["m1", "--step", "prefill", "--position", "200000"];
-    let deep = object(&deep)["prediction"].clone();
-    let first = deep["launches"][0]["threadgroups"].as_u64().unwrap();
-    assert!(first < chunk("m1"), "{first}");
-    assert!(deep["command_buffers"].as_u64().unwrap() > 1);
-    assert!(deep["longest_command_buffer_us"].as_f64().unwrap() < 5e5);
+    assert!(chunk("m5-max") > chunk("m3-ultra") && chunk("m3-ultra") > chunk("m1"));
+    // A chunk is one command buffer, and a smaller one deep in a context; the smallest is cut there.
+    let sent = |more: &[&str]| {
+        let prediction = &object(&[more, &["--step", "prefill"]].concat())["prediction"];
+        let longest = prediction["longest_command_buffer_us"].as_f64().unwrap();
+        (prediction["command_buffers"].as_u64().unwrap(), longest, prediction["too_long"].clone())
+    };
+    for (more, command_buffers) in [
+        (&["m4-max", "--position", "0"][..], 1..2),
+        (&["m4-max", "--position", "32768"], 1..2),
+        (&["m4-max", "--position", "200000"], 2..3),
+        (&["m5-max", "--position", "200000"], 1..2),
+        // More than lily would choose.
+        (&["m5-max", "--position", "100000", "--tokens", "4096"], 5..20),
+    ] {
+        let (found, longest, too_long) = sent(more);
+        assert!(command_buffers.contains(&found), "{more:?}: {found}");
+        assert!(longest < 6e5 && too_long == Value::Null, "{more:?}: {longest}, {too_long}");
+    }
+    // No cut helps against one launch.
+    let far = ["m5-max", "--position", "250000", "--tokens", "16384"];
+    let (found, longest, too_long) = sent(&far);
+    assert!(found > 20 && longest > 1e6, "{found}, {longest}");
+    assert!(too_long.as_str().unwrap().starts_with("attn_flash."), "{too_long}");
+    let text = lily(&[&plan[..], &far, &["--step", "prefill"]].concat()).stdout;
+    assert!(
+        text.contains(" may hold the GPU for longer than the 1 s of a command buffer"),
+        "{text}"
+    );
+    assert!(text.contains(&format!(" ms in {found} command buffers of up to ")), "{text}");
     assert_eq!(prediction["command_buffers"], 1);
     let text = lily(&[&plan[..], &["M3-Ultra"]].concat()).stdout;
     assert!(text.starts_with("prediction for Apple M3 Ultra, Apple9, 80 GPU cores, "), "{text}");
