@@ -40,9 +40,11 @@ impl Maker<'_> {
                 limits::check_schema(&tool.parameters).map_err(|reason| refused("", reason))?;
             if parts > limits::MOST_TOOL_PARTS {
                 let most = limits::MOST_TOOL_PARTS;
-                return Err(super::refused(format!(
-                    "the schemas of all tools have more than {most} parts; offer fewer tools at once"
-                )));
+                let reason = format!(
+                    "with the tools in front of it the schemas have {parts} parts, but at most {most} are \
+                     supported; offer fewer tools at once"
+                );
+                return Err(refused("", reason));
             }
             for Fault { place, reason } in faults(&tool.parameters) {
                 note(rules, &mut unkept, index, place, reason)?;

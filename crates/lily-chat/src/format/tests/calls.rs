@@ -302,6 +302,18 @@ fn what_a_call_can_never_finish_or_write_is_refused_at_the_start() {
 }
 
 #[test]
+fn many_tools_are_too_much_together_although_each_is_not() {
+    let values = json!({ "properties": { "a": { "enum": (0..9_000).collect::<Vec<_>>() } } });
+    let tools: Vec<_> = (0..6).map(|i| ToolSpec::new(format!("t{i}"), values.clone())).collect();
+    match formats().bind(&rules(&tools, true)) {
+        Err(FormatError::Tool { tool: 5, place, reason }) => {
+            assert!(place.is_empty() && reason.contains("at most 50000"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_malformed_property_of_a_strict_tool_is_named() {
     let formats = formats();
     for (property, place) in [
