@@ -149,6 +149,7 @@ impl Formats {
         factory.quiet();
         let bounds = factory.limits_mut();
         (bounds.verbose_errors, bounds.initial_lexer_fuel) = (false, limits::FUEL);
+        bounds.max_items_in_row = limits::MOST_OPEN;
         Ok(Self { vocabulary, factory })
     }
 

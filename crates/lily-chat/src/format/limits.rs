@@ -9,6 +9,9 @@ pub(crate) const LONGEST: usize = 256 << 10;
 pub(crate) const LONGEST_GRAMMAR: usize = 16 << 10;
 /// Work for the lexer of a format: about a tenth of a second.
 pub(crate) const FUEL: u64 = 400_000;
+/// Most ways to go on at one place of a text, as the library counts them: about four for each property
+/// that may be left out.
+pub(crate) const MOST_OPEN: usize = 10_000;
 /// Largest product of the different `multipleOf` of a schema: a number is divided digit by digit, each remainder is a
 /// state, and where several hold, each combination of remainders.
 const LARGEST_STEPS: f64 = 10_000.0;

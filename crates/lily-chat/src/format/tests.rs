@@ -358,7 +358,18 @@ fn a_schema_that_takes_long_is_refused_before_the_work() {
     let (place, reason) = refusal(Format::JsonSchema(wide(20_000)));
     assert_eq!(place, "");
     assert!(reason.contains("20001 parts, but at most"), "{reason}");
-    assert!(bind(&Format::JsonSchema(wide(500))).is_ok());
+    // What is not refused goes on behind its first token too.
+    let mut counted = wide(64);
+    counted["minProperties"] = json!(1);
+    counted["additionalProperties"] = json!(false);
+    for largest in [wide(1_000), counted] {
+        let mut bound = bind(&Format::JsonSchema(largest)).unwrap();
+        for &byte in b"{\"p63\":1,\"p" {
+            assert!(allowed(&mut bound).contains(&u32::from(byte)));
+            bound.accept(u32::from(byte)).unwrap();
+        }
+        assert!(!allowed(&mut bound).is_empty());
+    }
     let tools = [ToolSpec::new("fine", Value::Null), ToolSpec::new("t", wide(20_000))];
     for strict in [&[][..], &[false, true]] {
         let rules = Rules {
