@@ -7,7 +7,9 @@ mod bound;
 mod calls;
 mod ends;
 mod forced;
+mod keywords;
 mod known;
+mod limits;
 mod parameters;
 mod patience;
 mod pattern;
@@ -31,24 +33,18 @@ use serde_json::{Value, json};
 use bound::Text;
 pub use bound::{Bound, Unkept};
 use calls::Calls;
+use keywords::Fault;
 pub use patience::Patience;
 use vocabulary::Vocabulary;
 
 use crate::parser::ToolSpec;
 
-/// Largest schema, or list of texts, in bytes.
-const LONGEST: usize = 256 << 10;
-/// Longest grammar or expression, in bytes: some take time by the square of their length.
-const LONGEST_GRAMMAR: usize = 16 << 10;
-/// Work for the lexer of a format: about a tenth of a second.
-const FUEL: u64 = 400_000;
-/// Largest product of the different `multipleOf` of a schema: a number is divided digit by digit, each remainder is a
-/// state, and where several hold, each combination of remainders.
-const LARGEST_STEPS: f64 = 10_000.0;
 /// What is said of a format without texts.
-const NOTHING_FITS: &str = "no text fits it";
-/// Deepest nesting of brackets in a grammar or an expression.
-const DEEPEST: usize = 200;
+const NOTHING_FITS: &str = "no text fits it; let at least one do so";
+/// What is said of a format that takes too much work.
+const TOO_COMPLEX: &str = "it is too complex; ask for a simpler one";
+/// What is said where the library fails without a reason for people.
+const UNKEPT_FORM: &str = "it has a form that cannot be kept";
 /// White space between the parts of a JSON text: enough for any indentation, and no place where a
 /// model can go on for ever.
 const WHITE_SPACE: &str = r"[ \t]{1,64}|\r?\n[ \t]{0,64}";
@@ -151,8 +147,9 @@ impl Formats {
         );
         let mut factory = factory.map_err(|error| FormatError::Unavailable(error.to_string()))?;
         factory.quiet();
-        let limits = factory.limits_mut();
-        (limits.verbose_errors, limits.initial_lexer_fuel) = (false, FUEL);
+        let bounds = factory.limits_mut();
+        (bounds.verbose_errors, bounds.initial_lexer_fuel) = (false, limits::FUEL);
+        bounds.max_items_in_row = limits::MOST_OPEN;
         Ok(Self { vocabulary, factory })
     }
 
@@ -211,44 +208,12 @@ impl Maker<'_> {
     }
 
     fn format(&self, format: &Format, calls: CallRule) -> Result<Matcher, FormatError> {
-        let (size, most) = match format {
-            Format::JsonObject => (0, LONGEST),
-            Format::JsonSchema(schema) => (schema.to_string().len(), LONGEST),
-            Format::Regex(text) | Format::Grammar(text) => (text.len(), LONGEST_GRAMMAR),
-            Format::Choice(texts) => (texts.iter().map(String::len).sum(), LONGEST),
-        };
-        if size > most {
-            let reason = format!("it has {size} bytes, but at most {most} are supported");
-            return Err(refused(reason));
-        }
+        self.check(format, calls)?;
         let grammar = match format {
             Format::JsonObject => json_grammar(json!({ "type": "object" })),
-            Format::JsonSchema(schema) => {
-                if let Some(place) = place::cut_pattern(schema) {
-                    let reason = "it ends with a backslash that escapes nothing".into();
-                    return Err(FormatError::Refused { place, reason });
-                }
-                if !ends::is_finite(schema) {
-                    return Err(refused("no finite text fits it"));
-                }
-                json_grammar(schema.clone())
-            }
-            Format::Regex(text) => {
-                check_nesting(text)?;
-                if pattern::ends_escaped(text) {
-                    return Err(refused("it ends with a backslash that escapes nothing"));
-                }
-                GrammarWithLexer::from_regex(text)
-            }
-            Format::Grammar(text) => {
-                check_nesting(text)?;
-                if calls == CallRule::Never && self.asks_for_call(text) {
-                    let reason = "it asks for a call, and `tool_choice` forbids calls";
-                    return Err(refused(reason));
-                }
-                check_product(written_steps(text)).map_err(refused)?;
-                GrammarWithLexer::from_lark(text.clone())
-            }
+            Format::JsonSchema(schema) => json_grammar(schema.clone()),
+            Format::Regex(text) => GrammarWithLexer::from_regex(text),
+            Format::Grammar(text) => GrammarWithLexer::from_lark(text.clone()),
             Format::Choice(texts) => {
                 let texts: Vec<String> = texts.iter().map(|text| calls::literal(text)).collect();
                 GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
@@ -260,11 +225,8 @@ impl Maker<'_> {
         }
         let compiled = compiled.map_err(|reason| match format {
             Format::JsonSchema(schema) => {
-                let place = place::fault(schema, |part| {
-                    let compiled = self.compile(json_grammar(part.clone()));
-                    compiled.is_err()
-                });
-                FormatError::Refused { place, reason }
+                let is_faulty = |part: &Value| self.compile(json_grammar(part.clone())).is_err();
+                FormatError::Refused { place: place::fault(schema, is_faulty), reason }
             }
             _ => refused(reason),
         })?;
@@ -275,6 +237,45 @@ impl Maker<'_> {
             _ => true,
         };
         if may_end { Ok(compiled) } else { Err(refused(NOTHING_FITS)) }
+    }
+
+    /// Refuses a format that the library would not refuse, or only after a long time.
+    fn check(&self, format: &Format, calls: CallRule) -> Result<(), FormatError> {
+        match format {
+            Format::JsonObject => Ok(()),
+            Format::JsonSchema(schema) => {
+                limits::check_schema(schema).map_err(refused)?;
+                limits::check_steps(schema).map_err(refused)?;
+                match fault(schema) {
+                    None => Ok(()),
+                    Some(Fault { place, reason }) => Err(FormatError::Refused { place, reason }),
+                }
+            }
+            Format::Regex(text) => {
+                limits::check_text(text).map_err(refused)?;
+                match pattern::ends_escaped(text) {
+                    true => Err(refused("it ends with a backslash that escapes nothing")),
+                    false => Ok(()),
+                }
+            }
+            Format::Grammar(text) => {
+                limits::check_text(text).map_err(refused)?;
+                if calls == CallRule::Never && self.asks_for_call(text) {
+                    let reason = "it asks for a call, and `tool_choice` forbids calls";
+                    return Err(refused(reason));
+                }
+                match keywords::schemas_in(text).find_map(|schema| fault(&schema)) {
+                    None => Ok(()),
+                    Some(Fault { place, reason }) => {
+                        Err(refused(format!("`{place}` of a schema in it: {reason}")))
+                    }
+                }
+            }
+            Format::Choice(texts) => {
+                let bytes = texts.iter().map(String::len).sum();
+                limits::check_size(bytes, limits::LONGEST).map_err(refused)
+            }
+        }
     }
 
     /// Whether a grammar has the token that begins a call, by its name or by its number.
@@ -298,9 +299,6 @@ impl Maker<'_> {
     fn compile(&self, grammar: GrammarWithLexer) -> Result<Matcher, String> {
         if self.patience.has_ended() {
             return Err(FormatError::GivenUp.to_string());
-        }
-        if let Some(schema) = &grammar.json_schema {
-            check_steps(schema)?;
         }
         let grammar = TopLevelGrammar::from_grammar(grammar);
         let parser = self.formats.factory.create_parser(grammar);
@@ -330,16 +328,36 @@ fn json_grammar(mut schema: Value) -> GrammarWithLexer {
     GrammarWithLexer::from_json_schema(schema)
 }
 
+/// What of a schema means nothing, would be kept only nearly, or never comes to an end.
+fn fault(schema: &Value) -> Option<Fault> {
+    keywords::faults(schema).into_iter().next().or_else(|| ends::endless(schema))
+}
+
 fn refused(reason: impl Into<String>) -> FormatError {
     FormatError::Refused { place: String::new(), reason: reason.into() }
 }
 
-/// The library's words without its traces.
+/// Words of the library where something takes too much work.
+const COMPLEX: [&str; 8] = [
+    "fuel",
+    "too big",
+    "too large",
+    "precomputation",
+    "Too many items",
+    "too many",
+    "items; max is",
+    "TooComplex",
+];
+
+/// The library's words without its traces, and without the names of its own parts.
 fn reason(text: &str) -> String {
     let end = ["\n<", "<non-verbose/>", "<backtrace>"].iter().filter_map(|mark| text.find(mark));
     let text = &text[..end.min().unwrap_or(text.len())];
-    if text.contains("fuel") || text.contains("too big") || text.contains("precomputation") {
-        return "it is too complex".into();
+    if COMPLEX.iter().any(|word| text.contains(word)) {
+        return TOO_COMPLEX.into();
+    }
+    if text.contains("NoExtension") {
+        return NOTHING_FITS.into();
     }
     if text.contains("coerce_one_of") {
         return "`oneOf` is supported where its members exclude each other; `anyOf` takes its place"
@@ -347,70 +365,7 @@ fn reason(text: &str) -> String {
     }
     // An assertion of the library that it has caught itself.
     if text.contains("panic") {
-        return "it has a form that cannot be kept".into();
+        return UNKEPT_FORM.into();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Refuses a schema with steps that make too many states.
-fn check_steps(schema: &Value) -> Result<(), String> {
-    let mut steps = Vec::new();
-    collect_steps(schema, &mut steps);
-    check_product(steps)
-}
-
-fn check_product(mut steps: Vec<f64>) -> Result<(), String> {
-    steps.sort_by(f64::total_cmp);
-    steps.dedup();
-    let product: f64 = steps.iter().map(|step| step.max(1.0)).product();
-    if product > LARGEST_STEPS {
-        return Err(format!(
-            "the product of all different `multipleOf` is {product:.0}, but at most {LARGEST_STEPS} is supported"
-        ));
-    }
-    Ok(())
-}
-
-/// Steps of the schemas that stand in the text of a grammar.
-fn written_steps(grammar: &str) -> Vec<f64> {
-    let behind = grammar.split("\"multipleOf\"").skip(1);
-    let number = |text: &str| {
-        let text = text.trim_start().strip_prefix(':')?.trim_start();
-        let is_part = |c: char| c.is_ascii_digit() || ".+-eE".contains(c);
-        text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].parse().ok()
-    };
-    behind.filter_map(number).collect()
-}
-
-fn collect_steps(schema: &Value, steps: &mut Vec<f64>) {
-    match schema {
-        Value::Object(members) => {
-            steps.extend(members.get("multipleOf").and_then(Value::as_f64));
-            members.values().for_each(|member| collect_steps(member, steps));
-        }
-        Value::Array(items) => items.iter().for_each(|item| collect_steps(item, steps)),
-        _ => {}
-    }
-}
-
-/// Brackets are read by recursion.
-fn check_nesting(text: &str) -> Result<(), FormatError> {
-    let (mut depth, mut deepest) = (0i64, 0i64);
-    let mut repeated = 0;
-    for c in text.chars() {
-        depth += match c {
-            '(' | '[' | '{' => 1,
-            ')' | ']' | '}' => -1,
-            _ => 0,
-        };
-        deepest = deepest.max(depth);
-        repeated = if c == '~' { repeated + 1 } else { 0 };
-        deepest = deepest.max(repeated);
-    }
-    if deepest > DEEPEST as i64 {
-        return Err(refused(format!(
-            "it is nested {deepest} deep, but at most {DEEPEST} is supported"
-        )));
-    }
-    Ok(())
 }

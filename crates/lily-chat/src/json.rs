@@ -35,6 +35,18 @@ pub fn parse_json(body: &[u8]) -> Result<Value, JsonError> {
     })
 }
 
+/// What kind of value it is, for people: `a string`.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
 /// Where a value stands. Made into a text only for an error.
 #[derive(Clone, Copy)]
 enum Path<'a> {

@@ -30,7 +30,7 @@ pub use dialogue::{Dialogue, DialogueOptions, Turn};
 pub use error::ChatError;
 pub use format::{Bound, CallRule, Format, FormatError, Formats, Patience, Rules, Unkept};
 pub use input::Input;
-pub use json::{JsonError, parse_json};
+pub use json::{JsonError, kind as json_kind, parse_json};
 pub use parser::{Ended, Events, MessageEvent, MessageParser, Parsed, ToolCall, ToolSpec};
 pub use random::{RandomModelError, TokenizerFiles, random_model, vocab_size, write_tokenizer};
 pub use script::{Script, ScriptError, ScriptedCompletion, complete_script};

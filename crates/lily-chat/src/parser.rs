@@ -26,8 +26,8 @@
 //! | a stop string | ends the content, and is not part of it; calls and the thought are not searched |
 //!
 //! The schema allows a set of types (`type`, `$ref` inside the schema, `anyOf`, `oneOf`, `allOf`,
-//! `enum`, `nullable`; a string if it says nothing). The first of these that is allowed and fits
-//! is taken: `null`; a boolean in any case; a number, whole for an integer; a JSON object or array;
+//! `nullable`; of these the ones that the values of `enum` or `const` have; a string if it says nothing).
+//! The first of these that is allowed and fits is taken: `null`; a boolean in any case; a number, whole for an integer; a JSON object or array;
 //! the text as a string. White space around a value that is not a string is dropped.
 
 mod buffer;
@@ -40,7 +40,7 @@ mod out;
 pub(crate) mod schema;
 mod stop;
 mod text;
-mod value;
+pub(crate) mod value;
 
 #[cfg(test)]
 mod tests;

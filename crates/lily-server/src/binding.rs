@@ -112,7 +112,7 @@ impl Binder {
                 ApiError::field(param, message)
             }
             (error, Some(asked)) => asked.refusal(error),
-            (error, None) => ApiError::field("tool_choice", error.to_string()),
+            (error, None) => ApiError::field("tools", error.to_string()),
         })
     }
 }

@@ -121,31 +121,33 @@ impl Prompt {
             Some(Value::String(text)) => Ok(vec![Self::Text(text)]),
             Some(Value::Array(items)) => match items.first() {
                 Some(Value::String(_) | Value::Array(_)) => {
-                    items.into_iter().map(|item| Self::one(item, vocab)).collect()
+                    let named = |(index, item)| (format!("prompt[{index}]"), item);
+                    let items = items.into_iter().enumerate().map(named);
+                    items.map(|(name, item)| Self::one(&name, item, vocab)).collect()
                 }
-                _ => Ok(vec![Self::ids(&items, vocab)?]),
+                _ => Ok(vec![Self::Ids(token_ids("prompt", &items, vocab)?)]),
             },
             Some(other) => Err(wrong_type("prompt", "a string, or an array of token ids", &other)),
         }
     }
 
-    fn one(value: Value, vocab: usize) -> Result<Self, ApiError> {
+    fn one(name: &str, value: Value, vocab: usize) -> Result<Self, ApiError> {
         match value {
             Value::String(text) => Ok(Self::Text(text)),
-            Value::Array(ids) => Self::ids(&ids, vocab),
-            other => Err(wrong_type("prompt", "made of strings or of arrays of token ids", &other)),
+            Value::Array(ids) => Ok(Self::Ids(token_ids(name, &ids, vocab)?)),
+            other => Err(wrong_type(name, "a string, or an array of token ids", &other)),
         }
-    }
-
-    fn ids(ids: &[Value], vocab: usize) -> Result<Self, ApiError> {
-        Ok(Self::Ids(ids.iter().map(|id| token("prompt", id, vocab)).collect::<Result<_, _>>()?))
     }
 }
 
-/// A token id in the array `field`.
-pub(crate) fn token(field: &str, value: &Value, vocab: usize) -> Result<u32, ApiError> {
-    let id = whole(value).and_then(|id| u32::try_from(id).ok());
-    id.filter(|&id| (id as usize) < vocab).ok_or_else(|| {
-        wrong_type(field, &format!("made of token ids from 0 to {}", vocab - 1), value)
-    })
+/// Token ids in the array `field`.
+pub(crate) fn token_ids(field: &str, ids: &[Value], vocab: usize) -> Result<Vec<u32>, ApiError> {
+    let token = |(index, value): (usize, &Value)| {
+        let id = whole(value).and_then(|id| u32::try_from(id).ok());
+        id.filter(|&id| (id as usize) < vocab).ok_or_else(|| {
+            let expected = format!("a token id from 0 to {}", vocab - 1);
+            wrong_type(&format!("{field}[{index}]"), &expected, value)
+        })
+    };
+    ids.iter().enumerate().map(token).collect()
 }

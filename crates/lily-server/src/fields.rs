@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use axum::http::StatusCode;
-use lily_chat::{JsonError, parse_json};
+use lily_chat::{JsonError, json_kind, parse_json};
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
@@ -37,7 +37,7 @@ impl Fields {
         };
         match parse_json(body) {
             Ok(Value::Object(rest)) => Ok(Self::new(rest, String::new(), mode)),
-            Ok(other) => Err(refuse(format!("found {}", kind(&other)))),
+            Ok(other) => Err(refuse(format!("found {}", json_kind(&other)))),
             Err(JsonError::Syntax(error)) => Err(refuse(format!("it does not parse: {error}"))),
             Err(JsonError::Repeated(path)) => {
                 let path = brief(&path);
@@ -235,20 +235,9 @@ pub(crate) fn brief(text: &str) -> String {
 pub(crate) fn wrong_type(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = match found {
         Value::Number(_) | Value::Bool(_) => found.to_string(),
-        other => kind(other).to_string(),
+        other => json_kind(other).to_string(),
     };
     ApiError::field(name, format!("`{name}` should be {expected}, but it is {found}"))
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]

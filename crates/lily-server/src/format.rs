@@ -99,7 +99,10 @@ fn json_schema(fields: &mut Fields) -> Result<Asked, ApiError> {
             );
             return Err(ApiError::field(param, message));
         }
-        None => return Err(ApiError::field(param.as_str(), format!("`{param}` is missing"))),
+        None => {
+            let message = format!("`{param}` is missing; give a name of your choice");
+            return Err(ApiError::field(param, message));
+        }
     }
     fields.text("description")?;
     // A schema is kept in all its parts or refused, whatever is said here.
@@ -158,18 +161,28 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Asked>, ApiError> {
 
 fn choice(fields: &mut Fields) -> Result<Option<Vec<String>>, ApiError> {
     let name = fields.name("choice");
-    let expected = format!("an array of 1 to {MAX_CHOICE} texts that are not empty");
-    match fields.take("choice") {
-        None => Ok(None),
-        Some(Value::Array(items)) if (1..=MAX_CHOICE).contains(&items.len()) => {
-            let text = |item| match item {
-                Value::String(text) if !text.is_empty() => Ok(text),
-                other => Err(wrong_type(&name, &expected, &Value::Array(vec![other]))),
-            };
-            items.into_iter().map(text).collect::<Result<_, _>>().map(Some)
-        }
-        Some(other) => Err(wrong_type(&name, &expected, &other)),
+    let items = match fields.take("choice") {
+        None => return Ok(None),
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(wrong_type(&name, "an array of texts", &other)),
+    };
+    if items.is_empty() || items.len() > MAX_CHOICE {
+        let found = items.len();
+        let message =
+            format!("`{name}` has {found} texts, but should have 1 to {MAX_CHOICE} to choose from");
+        return Err(ApiError::field(name, message));
     }
+    let text = |(index, item)| match item {
+        Value::String(text) if !text.is_empty() => Ok(text),
+        Value::String(_) => {
+            let name = format!("{name}[{index}]");
+            let message =
+                format!("`{name}` is an empty text, which no answer can be; leave it out");
+            Err(ApiError::field(name, message))
+        }
+        other => Err(wrong_type(&format!("{name}[{index}]"), "a string", &other)),
+    };
+    items.into_iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
 }
 
 #[cfg(test)]
@@ -246,8 +259,9 @@ mod tests {
             (extension(json!({ "regex": 1 })), "structured_outputs.regex"),
             (extension(json!({ "regex": "a", "grammar": "b" })), "structured_outputs.grammar"),
             (extension(json!({ "choice": [] })), "structured_outputs.choice"),
-            (extension(json!({ "choice": ["a", ""] })), "structured_outputs.choice"),
-            (extension(json!({ "choice": ["a", 1] })), "structured_outputs.choice"),
+            (extension(json!({ "choice": vec!["a"; 1025] })), "structured_outputs.choice"),
+            (extension(json!({ "choice": ["a", ""] })), "structured_outputs.choice[1]"),
+            (extension(json!({ "choice": ["a", 1] })), "structured_outputs.choice[1]"),
             (extension(json!({ "guided_regex": "a" })), "structured_outputs.guided_regex"),
             (
                 json!({ "response_format": { "type": "json_object" },
@@ -257,6 +271,21 @@ mod tests {
         ] {
             let error = asked(&body).expect_err(&body.to_string()).body();
             assert_eq!(error["error"]["param"], param, "{body}");
+        }
+    }
+
+    #[test]
+    fn no_message_expects_what_it_has_found() {
+        for (choice, words) in [
+            (json!([]), "has 0 texts, but should have 1 to 1024"),
+            (json!(["a", ""]), "is an empty text"),
+            (json!([["a"]]), "should be a string, but it is an array"),
+            (json!("a"), "should be an array of texts, but it is a string"),
+        ] {
+            let body = json!({ "structured_outputs": { "choice": choice } });
+            let error = asked(&body).expect_err(words).body();
+            let message = error["error"]["message"].as_str().unwrap();
+            assert!(message.contains(words), "{message}");
         }
     }
 }

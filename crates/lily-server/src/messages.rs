@@ -189,7 +189,10 @@ fn content(fields: &mut Fields, role: &str) -> Result<String, ApiError> {
         // An answer that was cut while thinking has none, nor has one that only calls; a call may
         // have nothing to say.
         None if role == "assistant" || role == "tool" => Ok(String::new()),
-        None => Err(ApiError::field(name.as_str(), format!("`{name}` is missing"))),
+        None => {
+            let message = format!("`{name}` is missing; give a text, which may be empty");
+            Err(ApiError::field(name, message))
+        }
         Some(Value::Array(parts)) => {
             check_number(&name, parts.len())?;
             let mut text = String::new();
@@ -217,7 +220,10 @@ fn text_part(part: &mut Fields) -> Result<String, ApiError> {
     // A mark for caches of other servers.
     part.ignore(&["cache_control"]);
     let name = part.name("text");
-    part.text("text")?.ok_or_else(|| ApiError::field(name.as_str(), format!("`{name}` is missing")))
+    part.text("text")?.ok_or_else(|| {
+        let message = format!("`{name}` is missing; give a text, which may be empty");
+        ApiError::field(name, message)
+    })
 }
 
 #[cfg(test)]

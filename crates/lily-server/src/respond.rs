@@ -57,11 +57,12 @@ pub(crate) fn ignored_header(names: &[String]) -> Option<HeaderValue> {
     if names.is_empty() {
         return None;
     }
-    let mut list: Vec<String> = names
-        .iter()
-        .take(LISTED)
-        .map(|name| name.escape_default().to_string().replace(',', "\\u{2c}"))
-        .collect();
+    let shown = |name: &String| match name.as_str() {
+        // A name all the same: without a sign of it the list would be empty.
+        "" => "\"\"".to_owned(),
+        name => name.escape_default().to_string().replace(',', "\\u{2c}"),
+    };
+    let mut list: Vec<String> = names.iter().take(LISTED).map(shown).collect();
     if names.len() > LISTED {
         list.push(format!("and {} more", names.len() - LISTED));
     }
@@ -111,6 +112,7 @@ mod tests {
         let header = |given: &[&str]| ignored_header(&names(given));
         assert_eq!(header(&[]), None);
         assert_eq!(header(&["user", "n"]).unwrap(), "user, n");
+        assert_eq!(header(&[""]).unwrap(), "\"\"");
         let odd = header(&["é\n", "a,b"]).unwrap();
         assert_eq!(odd, r"\u{e9}\n, a\u{2c}b");
         let many = header(&["x"; 40]).unwrap();

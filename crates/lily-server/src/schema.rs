@@ -112,11 +112,11 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop],
         Some(Value::Array(stops)) => {
-            let text = |value| match value {
+            let text = |(index, value)| match value {
                 Value::String(stop) => Ok(stop),
-                other => Err(wrong_type("stop", expected, &other)),
+                other => Err(wrong_type(&format!("stop[{index}]"), "a string", &other)),
             };
-            stops.into_iter().map(text).collect::<Result<_, _>>()?
+            stops.into_iter().enumerate().map(text).collect::<Result<_, _>>()?
         }
         Some(other) => return Err(wrong_type("stop", expected, &other)),
     };
@@ -246,7 +246,7 @@ mod tests {
             (json!({ "seed": 1.5 }), "seed"),
             (json!({ "stop": 3 }), "stop"),
             (json!({ "stop": "" }), "stop"),
-            (json!({ "stop": ["a", 1] }), "stop"),
+            (json!({ "stop": ["a", 1] }), "stop[1]"),
             (json!({ "stop": vec!["a"; 17] }), "stop"),
             (json!({ "stop": ["a", "b".repeat(1025)] }), "stop"),
             (json!({ "logit_bias": [] }), "logit_bias"),
@@ -265,6 +265,7 @@ mod tests {
             (json!("b".repeat(1025)), "1025 bytes, but at most 1024"),
             (json!(["a", ""]), "empty string"),
             (json!({}), "a string, or an array of strings, but it is an object"),
+            (json!(["a", ["b"]]), "`stop[1]` should be a string, but it is an array"),
         ] {
             let error = common(json!({ "stop": stop }), &GenerationDefaults::default());
             let body = error.expect_err(words).body();

@@ -110,12 +110,14 @@ impl Stream {
         self.run().is_some_and(|run| !run.is_prompt_read())
     }
 
-    /// Whether it will save a state behind at least `least` tokens that `prompt` begins with too.
-    pub fn will_save(&self, prompt: &[u32], least: usize) -> bool {
+    /// Whether it will save a state behind at least `least` and at most `most` tokens that `prompt`
+    /// begins with too.
+    pub fn will_save(&self, prompt: &[u32], least: usize, most: usize) -> bool {
         let Some(run) = self.run().filter(|run| !run.is_prompt_read()) else { return false };
         let common = run.prompt().iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let most = common.min(most);
         // What one that has not begun will save is not known yet; it begins soon.
-        common >= least && (run.is_new() || run.will_save(least, common))
+        most >= least && (run.is_new() || run.will_save(least, most))
     }
 
     /// Most tokens of the next chunk.

@@ -17,8 +17,14 @@ pub(crate) struct ThinkingOptions {
     pub budget_field: Option<&'static str>,
 }
 
-/// A field's name and what it says.
-type Said<T> = Vec<(&'static str, T)>;
+/// What the fields of a request say, each by its name.
+#[derive(Default)]
+struct Said {
+    /// Whether the model thinks.
+    switches: Vec<(&'static str, bool)>,
+    /// Most tokens of the thought.
+    budgets: Vec<(&'static str, usize)>,
+}
 
 impl ThinkingOptions {
     /// Takes all fields that switch or bound thinking; they must agree. `variables` are those that
@@ -29,62 +35,83 @@ impl ThinkingOptions {
             Some(Value::Object(extra)) => extra,
             Some(other) => return Err(wrong_type("chat_template_kwargs", "an object", &other)),
         };
-        let mut switches: Said<bool> = Vec::new();
-        let mut budgets: Said<usize> = Vec::new();
-        let mut switch = |name, on: Option<bool>| switches.extend(on.map(|on| (name, on)));
-        switch("enable_thinking", fields.flag("enable_thinking")?);
-        switch("reasoning_effort", effort(fields, "reasoning_effort")?);
-        switch("chat_template_kwargs.enable_thinking", variable(&mut extra, "enable_thinking")?);
-        budgets.extend(budget(fields, "thinking_budget")?.map(|n| ("thinking_budget", n)));
-        fields.object("thinking", |thinking| {
-            switch("thinking.type", kind(thinking)?);
-            let tokens = budget(thinking, "budget_tokens")?;
-            budgets.extend(tokens.map(|n| ("thinking.budget_tokens", n)));
-            Ok(())
-        })?;
-        fields.object("reasoning", |reasoning| {
-            switch("reasoning.effort", effort(reasoning, "effort")?);
-            switch("reasoning.enabled", reasoning.flag("enabled")?);
-            let tokens = budget(reasoning, "max_tokens")?;
-            budgets.extend(tokens.map(|n| ("reasoning.max_tokens", n)));
-            reasoning.refuse("exclude", |value| *value == Value::Bool(false))?;
-            reasoning.refuse("summary", |_| false)
-        })?;
+        let Said { mut switches, budgets } = Said::take(fields, &mut extra)?;
         let budget = agreed(&budgets)?;
         // Nothing to think with is not to think.
         if let Some((name, 0)) = budget {
             switches.push((name, false));
         }
-        let on = agreed(&switches)?.map(|(_, on)| on);
-        let preserve_thinking = variable(&mut extra, "preserve_thinking")?;
-        let is_known = |name: &String| variables.contains(name);
-        let full = |name: &String| format!("chat_template_kwargs.{}", brief(name));
-        if fields.mode() == Mode::Lenient {
-            let unknown: Vec<String> =
-                extra.keys().filter(|&name| !is_known(name)).map(full).collect();
-            fields.list(unknown);
-            extra.retain(|name, _| is_known(name));
-        }
-        if let Some(name) = extra.keys().find(|&name| !is_known(name)) {
-            let full = full(name);
-            let message = format!(
-                "`{full}` is no variable that the model's chat template lets a request set; leave \
-                 it out"
-            );
-            return Err(ApiError::field(full, message));
-        }
+        let budget = budget.filter(|&(_, tokens)| tokens > 0);
         let template = TemplateOptions {
-            enable_thinking: on,
-            preserve_thinking,
-            extra,
+            enable_thinking: agreed(&switches)?.map(|(_, on)| on),
+            preserve_thinking: variable(&mut extra, "preserve_thinking")?,
+            extra: known(extra, variables, fields)?,
             ..TemplateOptions::default()
         };
-        let budget = budget.filter(|&(_, tokens)| tokens > 0);
         Ok(Self {
             template,
             budget: budget.map(|(_, tokens)| tokens),
             budget_field: budget.map(|(field, _)| field),
         })
+    }
+}
+
+impl Said {
+    /// Takes the switches and budgets by all their names, those among the template's variables
+    /// included.
+    fn take(fields: &mut Fields, extra: &mut Map<String, Value>) -> Result<Self, ApiError> {
+        let mut said = Self::default();
+        said.switch("enable_thinking", fields.flag("enable_thinking")?);
+        said.switch("reasoning_effort", effort(fields, "reasoning_effort")?);
+        let among_variables = variable(extra, "enable_thinking")?;
+        said.switch("chat_template_kwargs.enable_thinking", among_variables);
+        said.budget("thinking_budget", budget(fields, "thinking_budget")?);
+        fields.object("thinking", |thinking| {
+            said.switch("thinking.type", kind(thinking)?);
+            said.budget("thinking.budget_tokens", budget(thinking, "budget_tokens")?);
+            Ok(())
+        })?;
+        fields.object("reasoning", |reasoning| {
+            said.switch("reasoning.effort", effort(reasoning, "effort")?);
+            said.switch("reasoning.enabled", reasoning.flag("enabled")?);
+            said.budget("reasoning.max_tokens", budget(reasoning, "max_tokens")?);
+            reasoning.refuse("exclude", |value| *value == Value::Bool(false))?;
+            reasoning.refuse("summary", |_| false)
+        })?;
+        Ok(said)
+    }
+
+    fn switch(&mut self, name: &'static str, on: Option<bool>) {
+        self.switches.extend(on.map(|on| (name, on)));
+    }
+
+    fn budget(&mut self, name: &'static str, tokens: Option<usize>) {
+        self.budgets.extend(tokens.map(|tokens| (name, tokens)));
+    }
+}
+
+/// The variables that the template reads. Others are refused, or listed where a request is lenient.
+fn known(
+    mut extra: Map<String, Value>,
+    variables: &[String],
+    fields: &mut Fields,
+) -> Result<Map<String, Value>, ApiError> {
+    let is_known = |name: &String| variables.contains(name);
+    let full = |name: &String| format!("chat_template_kwargs.{}", brief(name));
+    if fields.mode() == Mode::Lenient {
+        fields.list(extra.keys().filter(|&name| !is_known(name)).map(full));
+        extra.retain(|name, _| is_known(name));
+    }
+    match extra.keys().find(|&name| !is_known(name)) {
+        None => Ok(extra),
+        Some(name) => {
+            let full = full(name);
+            let message = format!(
+                "`{full}` is no variable that the model's chat template lets a request set; leave \
+                 it out"
+            );
+            Err(ApiError::field(full, message))
+        }
     }
 }
 

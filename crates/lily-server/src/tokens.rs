@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::body::read_body;
-use crate::completions::token;
+use crate::completions::token_ids;
 use crate::connection::Presence;
 use crate::error::{ApiError, json_response};
 use crate::fields::{Fields, Mode, wrong_type};
@@ -111,7 +111,7 @@ fn text(app: &App, body: &[u8], mode: Mode) -> Result<(Value, Vec<String>), ApiE
         Some(Value::Array(ids)) => ids,
         Some(other) => return Err(wrong_type("tokens", "an array of token ids", &other)),
     };
-    let ids = ids.iter().map(|id| token("tokens", id, app.vocab)).collect::<Result<Vec<_>, _>>()?;
+    let ids = token_ids("tokens", &ids, app.vocab)?;
     let ignored = fields.finish()?;
     let text = app.encoder.tokenizer().decode(&ids);
     // The one name is vLLM's, the other llama.cpp's.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use lily_chat::ToolSpec;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::fields::{Fields, Mode, brief, wrong_type};
@@ -179,9 +179,31 @@ fn is_of_other_kind(tool: &Value) -> bool {
 
 /// A tool, and whether it is strict.
 fn spec(tool: &Value, path: &str) -> Result<(ToolSpec, bool), ApiError> {
-    if !tool.is_object() {
-        return Err(wrong_type(path, "an object", tool));
+    let function = function(tool, path)?;
+    let path = &format!("{path}.function");
+    let field = |name: &str| function.get(name).filter(|value| !value.is_null());
+    let wrong =
+        |name: &str, expected, found| Err(wrong_type(&format!("{path}.{name}"), expected, found));
+    let name = name(field("name"), &format!("{path}.name"))?;
+    if let Some(other) = field("description").filter(|value| !value.is_string()) {
+        return wrong("description", "a string", other);
     }
+    let strict = match field("strict") {
+        None => false,
+        Some(Value::Bool(strict)) => *strict,
+        Some(other) => return wrong("strict", "true or false", other),
+    };
+    let parameters = match field("parameters") {
+        None => Value::Null,
+        Some(schema @ Value::Object(_)) => schema.clone(),
+        Some(other) => return wrong("parameters", "an object", other),
+    };
+    Ok((ToolSpec::new(name, parameters), strict))
+}
+
+/// The function that the tool at `path` is.
+fn function<'a>(tool: &'a Value, path: &str) -> Result<&'a Map<String, Value>, ApiError> {
+    let Some(tool) = tool.as_object() else { return Err(wrong_type(path, "an object", tool)) };
     match tool.get("type") {
         None => {}
         Some(Value::String(kind)) if kind == "function" => {}
@@ -193,42 +215,29 @@ fn spec(tool: &Value, path: &str) -> Result<(ToolSpec, bool), ApiError> {
         }
     }
     let path = format!("{path}.function");
-    let function = match tool.get("function") {
-        Some(Value::Object(function)) => function,
-        Some(other) => return Err(wrong_type(&path, "an object", other)),
-        None => return Err(ApiError::field(path.as_str(), format!("`{path}` is missing"))),
-    };
-    let field = |name: &str| function.get(name).filter(|value| !value.is_null());
-    let name = match field("name") {
-        Some(Value::String(name)) if is_name(name) => name.clone(),
-        Some(Value::String(name)) => {
-            let message = format!(
-                "`{path}.name` is `{}`, but should be 1 to {MAX_NAME} bytes without white space, \
-                 control characters, < and >",
-                brief(name)
-            );
-            return Err(ApiError::field(format!("{path}.name"), message));
-        }
-        Some(other) => return Err(wrong_type(&format!("{path}.name"), "a string", other)),
+    match tool.get("function") {
+        Some(Value::Object(function)) => Ok(function),
+        Some(other) => Err(wrong_type(&path, "an object", other)),
         None => {
-            let name = format!("{path}.name");
-            return Err(ApiError::field(name.as_str(), format!("`{name}` is missing")));
+            let message = format!("`{path}` is missing; give the function with its name");
+            Err(ApiError::field(path, message))
         }
-    };
-    if let Some(other) = field("description").filter(|value| !value.is_string()) {
-        return Err(wrong_type(&format!("{path}.description"), "a string", other));
     }
-    let strict = match field("strict") {
-        None => false,
-        Some(Value::Bool(strict)) => *strict,
-        Some(other) => return Err(wrong_type(&format!("{path}.strict"), "true or false", other)),
+}
+
+/// The name of a tool, which a call must be able to give.
+fn name(found: Option<&Value>, path: &str) -> Result<String, ApiError> {
+    let message = match found {
+        Some(Value::String(name)) if is_name(name) => return Ok(name.clone()),
+        Some(Value::String(name)) => format!(
+            "`{path}` is `{}`, but should be 1 to {MAX_NAME} bytes without white space, control \
+             characters, < and >",
+            brief(name)
+        ),
+        Some(other) => return Err(wrong_type(path, "a string", other)),
+        None => format!("`{path}` is missing; give one that no other tool has"),
     };
-    let parameters = match field("parameters") {
-        None => Value::Null,
-        Some(schema @ Value::Object(_)) => schema.clone(),
-        Some(other) => return Err(wrong_type(&format!("{path}.parameters"), "an object", other)),
-    };
-    Ok((ToolSpec::new(name, parameters), strict))
+    Err(ApiError::field(path, message))
 }
 
 /// A place in the schema of a callable tool, by its name in a request that has the tools at `places`.

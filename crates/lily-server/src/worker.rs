@@ -223,11 +223,13 @@ impl<'a> Floor<'a> {
         let Generator::Engine(engine) = &self.generator else { return false };
         let earlier = || self.streams.iter().filter(|other| other.id < stream.id);
         let Some(prompt) = stream.unread_prompt() else { return false };
-        if engine.cache_use().capacity == 0 || earlier().all(|other| !other.may_save()) {
+        if earlier().all(|other| !other.may_save()) {
             return false;
         }
         let least = engine.reusable(prompt) + WORTH_WAITING;
-        earlier().any(|other| other.will_save(prompt, least))
+        // Nobody would gain by what does not fit into the cache.
+        let most = engine.longest_kept();
+        earlier().any(|other| other.will_save(prompt, least, most))
     }
 
     /// Moves one stream on; `false` if it has ended.

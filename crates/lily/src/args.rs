@@ -46,7 +46,11 @@ pub enum Command {
     )]
     Chat(ChatArgs),
     /// Answer requests over HTTP, in the shape of the OpenAI API.
-    #[command(after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768")]
+    #[command(
+        after_help = "Example:\n  lily serve -m ~/models/Qwen3.6-35B-A3B-4bit --ctx 32768\n\n\
+                      Each request says whether the model thinks (\"enable_thinking\": false); without a\n\
+                      word the checkpoint's template decides, which lets it think."
+    )]
     Serve(ServeArgs),
     /// Measure prefill and decode speed over growing prompts.
     #[command(

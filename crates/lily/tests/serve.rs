@@ -194,6 +194,17 @@ fn other_machines_are_let_in_with_a_key_or_on_purpose() {
 }
 
 #[test]
+fn a_cache_that_keeps_nothing_is_warned_of_unless_it_was_meant() {
+    let small = serve(&["--cache-memory", "1000"]);
+    let warning = "warning: --cache-memory is 1000 bytes, but the beginning of one prompt takes ";
+    assert!(small.first_notes.contains(warning), "{}", small.first_notes);
+    for enough in ["0", "64M"] {
+        let server = serve(&["--cache-memory", enough]);
+        assert!(!server.first_notes.contains("warning"), "{enough}: {}", server.first_notes);
+    }
+}
+
+#[test]
 fn the_key_may_stand_in_the_environment() {
     let mut command = command(&["--host", "0.0.0.0", "--port", "0"]);
     // Refused for its space: so it was read, and it is not shown.

@@ -6,6 +6,7 @@ use lily_model::engine::{Allowed, Constraint, ConstraintError, TokenMask};
 use llguidance::Matcher;
 
 use super::vocabulary::Vocabulary;
+use super::{NOTHING_FITS, TOO_COMPLEX, UNKEPT_FORM};
 
 /// Keeps one reply to its rules.
 pub struct Bound {
@@ -96,7 +97,11 @@ fn accept(matcher: &mut Matcher, stop_ids: &[u32], id: u32) -> Result<(), Constr
 }
 
 fn failed(error: impl ToString) -> ConstraintError {
-    let reason = super::reason(&error.to_string());
+    let reason = match super::reason(&error.to_string()).as_str() {
+        NOTHING_FITS => "no token fits what there is of it; ask for one that all its texts can end",
+        TOO_COMPLEX => TOO_COMPLEX,
+        _ => UNKEPT_FORM,
+    };
     ConstraintError(format!("the reply's format cannot be kept any further: {reason}"))
 }
 

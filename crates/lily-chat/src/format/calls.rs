@@ -19,12 +19,11 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::FormatError;
-use super::parameters::{Parameter, Parameters, Rules, ValueRule};
+use super::parameters::{FREE, Parameter, Parameters, Rules, ValueRule};
 use super::tags;
-use super::vocabulary::{CALL, Vocabulary};
+use super::vocabulary::{CALL, CALL_END, Vocabulary};
 use crate::parser::ToolSpec;
 
-const CALL_END: &str = "</tool_call>";
 /// Longest name in a tag that a parser takes for one, in bytes.
 const LONGEST_NAME: usize = 128;
 /// Longest name of a parameter that the model thinks of, in characters of at most four bytes.
@@ -78,6 +77,9 @@ pub(crate) fn grammar(
     Ok(text)
 }
 
+/// What stands inside of a function, or the place in the schema of what cannot, and why.
+type Body<'a> = Result<String, (&'a str, &'static str)>;
+
 struct Writer<'a> {
     text: &'a mut String,
     /// Whether the terminal of free text is there.
@@ -87,52 +89,59 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn function(&mut self, index: usize, callable: &Callable<'_>) -> Result<(), FormatError> {
         let Callable { tool, parameters } = callable;
-        let refuse = |place: &str, reason: &str| {
-            Err(FormatError::Tool { tool: index, place: place.into(), reason: reason.into() })
+        let refused = |(place, reason): (&str, &str)| FormatError::Tool {
+            tool: index,
+            place: place.into(),
+            reason: reason.into(),
         };
         if !is_name(&tool.name) {
-            return refuse("", "its name is too long for a call that is forced");
+            return Err(refused(("", "its name is too long for a call that is forced")));
         }
-        let mut body = String::new();
         let mut rules = String::new();
-        match &parameters.rules {
-            Rules::Free(rule) => {
-                if matches!(rule, ValueRule::Never) {
-                    return refuse(
-                        ".additionalProperties",
-                        "no value of it can be written in a call",
-                    );
-                }
-                self.value(&mut rules, &format!("v{index}"), rule);
-                let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
-                let _ = write!(body, " (\"{key}\" v{index}){{0,{MOST_FREE}}}");
-            }
-            Rules::Named(named) => {
-                for (number, parameter) in named.iter().enumerate() {
-                    let Parameter { key, place, required, rule } = parameter;
-                    let fault = match rule {
-                        _ if !is_name(key) => Some("its name cannot be written in a call"),
-                        ValueRule::Never => Some("no value of it can be written in a call"),
-                        _ => None,
-                    };
-                    match fault {
-                        Some(fault) if *required => return refuse(place, fault),
-                        Some(_) => continue,
-                        None => {}
-                    }
-                    let name = format!("p{index}x{number}");
-                    let option = if *required { "" } else { "?" };
-                    let _ = write!(body, " {name}{option}");
-                    let head = literal(&format!("<parameter={key}>\n"));
-                    let _ = writeln!(rules, "{name}: {head} v{index}x{number}");
-                    self.value(&mut rules, &format!("v{index}x{number}"), rule);
-                }
-            }
-        }
+        let body = match &parameters.rules {
+            Rules::Free(rule) => self.free(index, rule, &mut rules),
+            Rules::Named(named) => self.named(index, named, &mut rules),
+        };
+        let body = body.map_err(refused)?;
         let head = literal(&format!("<function={}>\n", tool.name));
         let _ = writeln!(self.text, "f{index}: {head}{body} \"</function>\"");
         self.text.push_str(&rules);
         Ok(())
+    }
+
+    /// Parameters that the model thinks of.
+    fn free(&mut self, index: usize, rule: &ValueRule, rules: &mut String) -> Body<'static> {
+        if let ValueRule::Never(reason) = rule {
+            return Err((FREE, reason));
+        }
+        self.value(rules, &format!("v{index}"), rule);
+        let key = format!("<parameter=\" /[^<>\\s]{{1,{LONGEST_KEY}}}/ \">\\n");
+        Ok(format!(" (\"{key}\" v{index}){{0,{MOST_FREE}}}"))
+    }
+
+    /// Parameters of the schema, in its order. One that cannot be written is left out if it may be.
+    fn named<'p>(&mut self, index: usize, named: &'p [Parameter], rules: &mut String) -> Body<'p> {
+        let mut body = String::new();
+        for (number, parameter) in named.iter().enumerate() {
+            let Parameter { key, place, required, rule } = parameter;
+            let fault = match rule {
+                _ if !is_name(key) => Some("its name cannot be written in a call"),
+                ValueRule::Never(reason) => Some(*reason),
+                _ => None,
+            };
+            match fault {
+                Some(fault) if *required => return Err((place, fault)),
+                Some(_) => continue,
+                None => {}
+            }
+            let name = format!("p{index}x{number}");
+            let option = if *required { "" } else { "?" };
+            let _ = write!(body, " {name}{option}");
+            let head = literal(&format!("<parameter={key}>\n"));
+            let _ = writeln!(rules, "{name}: {head} v{index}x{number}");
+            self.value(rules, &format!("v{index}x{number}"), rule);
+        }
+        Ok(body)
     }
 
     /// A rule for a value, up to the line feed behind its closing tag.
@@ -168,16 +177,15 @@ impl Writer<'_> {
                 )
             }
             // Such a parameter is not written.
-            ValueRule::Never => Ok(()),
+            ValueRule::Never(_) => Ok(()),
         };
     }
 }
 
-/// Text with its closing tag. Inside, there is no tag that a parser may take for the end of a value, or
-/// for a call. The line feed in front of the tag counts as text here: otherwise each new line would be a
+/// Text with its closing tag. The line feed in front of the tag counts as text here: otherwise each new line would be a
 /// state of its own, with a mask of its own.
 fn up_to_close() -> String {
-    format!("/{}<\\/parameter>/", tags::without(&["</parameter", CALL, CALL_END]))
+    format!("/{}<\\/parameter>/", tags::without(&tags::CLOSED_TO_VALUES))
 }
 
 /// A schema whose values have the white space of a template's JSON.

@@ -1,18 +1,25 @@
 //! Whether a text of a format can come to its end.
 
+use std::collections::HashSet;
+
 use lily_model::engine::TokenMask;
 use llguidance::Matcher;
 use serde_json::{Map, Value};
 
 use super::bound::allowed;
-use super::strings::{list, target};
+use super::keywords::Fault;
+use super::place::{children, is_definition};
 use super::vocabulary::Vocabulary;
+use crate::parser::schema::{list, target};
 
 /// Tokens that are tried on the way to an end. A format that has not come to one by then is taken to
 /// have one.
 const STEPS: usize = 64;
-/// Parts of a schema that are looked at.
-const PARTS: usize = 10_000;
+/// Parts of a schema that are looked at, again for each way to them.
+const PARTS: usize = 100_000;
+/// References and members that are followed for a type, and members at each place.
+const DEPTH: usize = 4;
+const MEMBERS: usize = 4;
 
 /// Whether some text of a grammar ends; `false` only if all beginnings were tried. Tokens that hold
 /// more than one byte are tried where there is none for their first byte.
@@ -75,9 +82,44 @@ fn nexts(state: &mut Matcher, vocabulary: &Vocabulary) -> Next {
     Next::Tokens(found.into_iter().filter(is_new).collect())
 }
 
+/// What is said of a schema whose values never come to an end.
+pub(crate) const ENDLESS: &str = "no finite text fits it: what it requires contains itself";
+
 /// Whether some value of a schema is finite, as far as its references and required parts tell.
 pub(crate) fn is_finite(schema: &Value) -> bool {
     Finite { root: schema, left: PARTS, followed: Vec::new() }.value(schema)
+}
+
+/// The first part of a schema without a finite value, if there is one: also where it may be left out
+/// a model could begin it, and would never come to its end.
+pub(crate) fn endless(schema: &Value) -> Option<Fault> {
+    let finite = Finite { root: schema, left: PARTS, followed: Vec::new() };
+    let place = Search { finite, seen: HashSet::new() }.part(schema, "")?;
+    Some(Fault { place, reason: ENDLESS.into() })
+}
+
+struct Search<'a> {
+    finite: Finite<'a>,
+    /// References that were followed: definitions that nothing refers to do not matter.
+    seen: HashSet<&'a str>,
+}
+
+impl<'a> Search<'a> {
+    /// Where the first endless part is of one that stands at a place.
+    fn part(&mut self, part: &'a Value, place: &str) -> Option<String> {
+        if !self.finite.value(part) {
+            return Some(place.to_owned());
+        }
+        let target = part.as_object().and_then(|members| target(self.finite.root, members));
+        if let Some((pointer, target)) = target
+            && self.seen.insert(pointer)
+            && let Some(found) = self.part(target, &pointer.replace('/', "."))
+        {
+            return Some(found);
+        }
+        let parts = children(part).into_iter().filter(|(step, _)| !is_definition(step));
+        parts.into_iter().find_map(|(step, part)| self.part(part, &format!("{place}{step}")))
+    }
 }
 
 struct Finite<'a> {
@@ -105,15 +147,30 @@ impl<'a> Finite<'a> {
                 return false;
             }
         }
-        let is = |name: &str| {
-            members.get("type").is_some_and(|only| only == name)
-                || list(members, "type").collect::<Vec<_>>() == [name]
-        };
-        match (is("object"), is("array")) {
+        let is_only = |name| self.is_only(members, name, DEPTH);
+        match (is_only("object"), is_only("array")) {
             (true, _) => self.object(members),
             (_, true) => self.array(members),
             // Other values have no parts.
             _ => true,
+        }
+    }
+
+    /// Whether a schema allows values of one type alone, as far as it says so itself, in one of its
+    /// members or where it refers to.
+    fn is_only(&self, schema: &'a Map<String, Value>, name: &str, depth: usize) -> bool {
+        let Some(depth) = depth.checked_sub(1) else { return false };
+        let further = |part: &'a Value| {
+            part.as_object().is_some_and(|members| self.is_only(members, name, depth))
+        };
+        match schema.get("type") {
+            Some(Value::Array(names)) => names.iter().all(|one| one == name),
+            Some(one) => one == name,
+            None => {
+                // The first members tell: a bound for those that multiply.
+                list(schema, "allOf").take(MEMBERS).any(further)
+                    || target(self.root, schema).is_some_and(|(_, target)| further(target))
+            }
         }
     }
 
@@ -130,8 +187,12 @@ impl<'a> Finite<'a> {
 
     fn object(&mut self, schema: &'a Map<String, Value>) -> bool {
         let properties = schema.get("properties");
+        // What a name may have that the schema does not list; patterns may say otherwise.
+        let others = schema
+            .get("additionalProperties")
+            .filter(|_| !schema.contains_key("patternProperties"));
         list(schema, "required").filter_map(Value::as_str).all(|name| {
-            let property = properties.and_then(|all| all.get(name));
+            let property = properties.and_then(|all| all.get(name)).or(others);
             property.is_none_or(|property| self.value(property))
         })
     }
@@ -188,8 +249,48 @@ mod tests {
                 false,
             ),
             (json!({ "const": 1, "$ref": "#" }), true),
+            (
+                json!({ "type": "object", "required": ["a"], "additionalProperties": { "$ref": "#" } }),
+                false,
+            ),
+            (
+                json!({ "type": "object", "required": ["a"], "patternProperties": { "^a": {} },
+                    "additionalProperties": { "$ref": "#" } }),
+                true,
+            ),
+            (
+                json!({ "allOf": [{ "type": "object" }], "required": ["a"],
+                    "properties": { "a": { "$ref": "#" } } }),
+                false,
+            ),
+            // A value of another type has no parts.
+            (json!({ "required": ["a"], "properties": { "a": { "$ref": "#" } } }), true),
         ] {
             assert_eq!(is_finite(&schema), finite, "{schema}");
         }
+    }
+
+    #[test]
+    fn an_endless_part_is_found_also_where_it_may_be_left_out() {
+        let node = json!({ "type": "object", "required": ["next"],
+            "properties": { "next": { "$ref": "#/$defs/node" } } });
+        for (schema, place) in [
+            (json!({ "properties": { "a": { "$ref": "#/$defs/node" } } }), ".properties.a"),
+            (json!({ "items": { "anyOf": [{ "$ref": "#/$defs/node" }, {}] } }), ".items.anyOf[0]"),
+            (
+                json!({ "type": "array", "items": { "$ref": "#/$defs/list" } }),
+                ".$defs.list.properties.first",
+            ),
+        ] {
+            let mut schema = schema;
+            let list = json!({ "properties": { "first": { "$ref": "#/$defs/node" } } });
+            schema["$defs"] = json!({ "node": node, "list": list });
+            let fault = endless(&schema).unwrap_or_else(|| panic!("{schema} ends"));
+            assert_eq!(fault.place, place, "{schema}");
+        }
+        let tree = json!({ "type": "object", "required": ["all"],
+            "properties": { "all": { "type": "array", "items": { "$ref": "#" } } } });
+        assert_eq!(endless(&tree), None);
+        assert_eq!(endless(&json!({ "type": "string", "$defs": { "node": node } })), None);
     }
 }

@@ -1,13 +1,16 @@
 //! Calls of tools as a grammar, and what of the tools' schemas it does not keep.
 
+use std::collections::HashSet;
+
 use llguidance::Matcher;
 use llguidance::api::GrammarWithLexer;
 use serde_json::Value;
 
 use super::bound::Unkept;
 use super::calls::{self, Callable, Calls, as_printed};
+use super::keywords::Fault;
 use super::parameters::{Parameters, ROOT, ValueRule};
-use super::{FormatError, LONGEST, Maker, Rules, check_steps, place};
+use super::{FormatError, Maker, Rules, TOO_COMPLEX, UNKEPT_FORM, ends, keywords, limits, place};
 
 /// Tools that are looked at for the one at fault.
 const SUSPECTS: usize = 64;
@@ -23,31 +26,41 @@ impl Maker<'_> {
     ) -> Result<(Matcher, Vec<Unkept>), FormatError> {
         let mut tools = Vec::with_capacity(rules.tools.len());
         let mut unkept = Vec::new();
+        let mut parts = 0;
         for (index, tool) in rules.tools.iter().enumerate() {
             if self.patience.has_ended() {
                 return Err(FormatError::GivenUp);
             }
-            let bytes = tool.parameters.to_string().len();
-            if bytes > LONGEST {
-                let reason = format!("it has {bytes} bytes, but at most {LONGEST} are supported");
-                return Err(FormatError::Tool { tool: index, place: String::new(), reason });
+            let refused = |place: &str, reason| FormatError::Tool {
+                tool: index,
+                place: place.into(),
+                reason,
+            };
+            parts +=
+                limits::check_schema(&tool.parameters).map_err(|reason| refused("", reason))?;
+            if parts > limits::MOST_TOOL_PARTS {
+                let most = limits::MOST_TOOL_PARTS;
+                let reason = format!(
+                    "with the tools in front of it the schemas have {parts} parts, but at most {most} are \
+                     supported; offer fewer tools at once"
+                );
+                return Err(refused("", reason));
+            }
+            for Fault { place, reason } in faults(&tool.parameters) {
+                note(rules, &mut unkept, index, place, reason)?;
             }
             let parameters = Parameters::of(&tool.parameters);
             for place in &parameters.unkept {
                 note(rules, &mut unkept, index, place.clone(), "no call can be kept to it".into())?;
             }
+            for (place, rule) in parameters.values() {
+                let ValueRule::Json { schema, .. } = rule else { continue };
+                limits::check_steps(schema).map_err(|reason| refused(place, reason))?;
+            }
             tools.push(Callable { tool, parameters });
         }
-        for (index, tool) in tools.iter().enumerate() {
-            for (place, rule) in tool.parameters.values() {
-                let ValueRule::Json { schema, .. } = rule else { continue };
-                let refused =
-                    |reason| FormatError::Tool { tool: index, place: place.into(), reason };
-                check_steps(schema).map_err(refused)?;
-            }
-        }
         if let Ok(matcher) = self.compile_calls(&tools, calls)? {
-            return Ok((matcher, unkept));
+            return Ok((matcher, once(unkept)));
         }
         // Some keyword of a value is not supported. Without those of tools that are not strict there
         // may be a grammar.
@@ -55,7 +68,7 @@ impl Maker<'_> {
             self.relax(rules, index, &mut tool.parameters, &mut unkept)?;
         }
         match self.compile_calls(&tools, calls)? {
-            Ok(matcher) => Ok((matcher, unkept)),
+            Ok(matcher) => Ok((matcher, once(unkept))),
             Err(reason) => Err(self.culprit(&tools, calls, reason)),
         }
     }
@@ -68,7 +81,7 @@ impl Maker<'_> {
     ) -> Result<Result<Matcher, String>, FormatError> {
         let grammar = calls::grammar(tools, calls, &self.formats.vocabulary)?;
         if grammar.len() > LONGEST_CALLS {
-            return Ok(Err("it is too complex".into()));
+            return Ok(Err(TOO_COMPLEX.into()));
         }
         match self.compile(GrammarWithLexer::from_lark(grammar)) {
             Err(_) if self.patience.has_ended() => Err(FormatError::GivenUp),
@@ -121,14 +134,23 @@ impl Maker<'_> {
         let alone = |tool| self.compile_calls(std::slice::from_ref(tool), calls);
         let found = tools.iter().take(SUSPECTS).position(|tool| matches!(alone(tool), Ok(Err(_))));
         let reason = match reason.as_str() {
-            "it is too complex" => reason,
-            _ => "it has a form that cannot be kept".into(),
+            TOO_COMPLEX => reason,
+            _ => UNKEPT_FORM.into(),
         };
         match found {
             Some(tool) => FormatError::Tool { tool, place: String::new(), reason },
             None => super::refused(reason),
         }
     }
+}
+
+/// What is wrong with the schema of a tool, which may have none.
+fn faults(parameters: &Value) -> impl Iterator<Item = Fault> {
+    let found = match parameters {
+        Value::Null => Vec::new(),
+        schema => keywords::faults(schema),
+    };
+    found.into_iter().chain(ends::endless(parameters))
 }
 
 /// Notes what is not kept of a tool; a strict one is refused.
@@ -144,4 +166,11 @@ fn note(
     }
     unkept.push(Unkept { tool, place });
     Ok(())
+}
+
+/// Each of them where it comes first.
+fn once(unkept: Vec<Unkept>) -> Vec<Unkept> {
+    let mut seen = HashSet::new();
+    let first: Vec<bool> = unkept.iter().map(|one| seen.insert((one.tool, &one.place))).collect();
+    unkept.into_iter().zip(first).filter_map(|(one, is_first)| is_first.then_some(one)).collect()
 }

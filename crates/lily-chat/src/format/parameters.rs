@@ -4,17 +4,23 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::strings::{Strings, list, target};
+use super::ends;
+use super::strings::Strings;
 use super::words::{Word, subject};
-use crate::parser::schema::Types;
+use crate::parser::schema::{Types, list, target};
 
 /// Subschemas that are looked at for one tool: a bound for references that multiply.
 const BUDGET: usize = 4096;
 /// Where a schema keeps itself when one of its parts stands alone.
 pub(crate) const ROOT: &str = "lily";
 
+/// Bytes of schemas that stand alone with all that they may refer to.
+const COPIED: usize = 8 << 20;
+/// Why a call gives no value.
+pub(crate) const UNWRITABLE: &str = "no value of it can be written in a call";
+
 /// Where the rule of names stands that nobody has thought of.
-const FREE: &str = ".additionalProperties";
+pub(crate) const FREE: &str = ".additionalProperties";
 
 /// What a schema says about the parameters of a tool.
 #[derive(Debug, PartialEq)]
@@ -60,8 +66,8 @@ pub(crate) enum ValueRule {
         /// Keywords that are not supported are left out.
         lenient: bool,
     },
-    /// There is no value that a call could give.
-    Never,
+    /// There is no value that a call could give, for this reason.
+    Never(&'static str),
 }
 
 /// A property and what leads to it.
@@ -74,7 +80,7 @@ struct Property<'a> {
 impl Parameters {
     /// Parameters by the schema of a tool, null if it has none.
     pub fn of(schema: &Value) -> Self {
-        let mut reader = Reader { root: schema, strings: Strings::new(schema, BUDGET) };
+        let mut reader = Reader { root: schema, strings: Strings::new(schema, BUDGET), copied: 0 };
         let mut found = Found::default();
         reader.collect(schema, "", &mut found, &mut Vec::new());
         let rules = match found.properties.is_empty() {
@@ -120,6 +126,8 @@ struct Found<'a> {
 struct Reader<'a> {
     root: &'a Value,
     strings: Strings<'a>,
+    /// Bytes of parts that stand alone.
+    copied: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -200,10 +208,9 @@ impl<'a> Reader<'a> {
         let rule = match other {
             _ if schema.is_null() => return Rules::Named(Vec::new()),
             Some(Value::Bool(false)) => return Rules::Named(Vec::new()),
+            // What the parser makes of such a name.
             Some(other @ Value::Object(_)) => {
-                // What the parser makes of such a name.
-                let types = Types::of_argument(&json!({ "additionalProperties": other }), "");
-                self.rule(types, other, FREE)
+                self.rule(Types::of_argument(self.root, ""), other, FREE)
             }
             _ => ValueRule::Text { patterns: Vec::new(), or_null: false },
         };
@@ -229,7 +236,7 @@ impl<'a> Reader<'a> {
                 }
             }
             let rule = match schema {
-                Value::Bool(false) => ValueRule::Never,
+                Value::Bool(false) => ValueRule::Never("it allows no value"),
                 schema => self.rule(Types::of_argument(self.root, key), schema, place),
             };
             let required = found.required.contains(key.as_str());
@@ -249,25 +256,36 @@ impl<'a> Reader<'a> {
     }
 
     fn rule(&mut self, types: Types, schema: &'a Value, place: &str) -> ValueRule {
-        match types.has(Types::STRING) {
-            true => self.strings.rule(types, schema, place),
-            false => ValueRule::Json { schema: self.alone(schema), lenient: false },
+        if types.has(Types::STRING) {
+            return self.strings.rule(types, schema, place);
+        }
+        match self.alone(schema) {
+            Some(schema) if !ends::is_finite(&schema) => ValueRule::Never(ends::ENDLESS),
+            Some(schema) => ValueRule::Json { schema, lenient: false },
+            None => {
+                self.strings.unkept.push(place.into());
+                ValueRule::Json { schema: Value::Bool(true), lenient: false }
+            }
         }
     }
 
-    /// A part that means the same without the rest.
-    fn alone(&self, schema: &Value) -> Value {
+    /// A part that means the same without the rest; `None` if there are too many of them.
+    fn alone(&mut self, schema: &Value) -> Option<Value> {
         let mut part = moved(schema);
         if schema.to_string().contains("\"$ref\"")
             && let Some(part) = part.as_object_mut()
         {
+            self.copied += self.root.to_string().len();
+            if self.copied > COPIED {
+                return None;
+            }
             let mut root = moved(self.root);
             if let Some(root) = root.as_object_mut() {
                 ["$id", "id", "$schema"].iter().for_each(|word| drop(root.remove(*word)));
             }
             part.insert("$defs".into(), json!({ ROOT: root }));
         }
-        part
+        Some(part)
     }
 }
 

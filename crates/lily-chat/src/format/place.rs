@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::known;
-use super::pattern::ends_escaped;
+use super::limits::{MOST_PARTS, Parts};
 
 /// Keywords that say something about values, and of which the library makes nothing.
 const UNSUPPORTED: [&str; 14] = [
@@ -24,22 +24,25 @@ const UNSUPPORTED: [&str; 14] = [
 ];
 /// Steps to parts that others refer to.
 const DEFINITIONS: [&str; 2] = [".$defs.", ".definitions."];
-/// Parts that are tried.
+/// Parts that are tried, and what they may have in all: who asks for much hears of a larger part.
 const TRIES: usize = 200;
+const TRIED: usize = 5 * MOST_PARTS;
 
 /// The path of the smallest part that is at fault by itself, such as `.properties.a`; empty if it is
 /// the whole. References keep their targets.
 pub(crate) fn fault(schema: &Value, is_faulty: impl Fn(&Value) -> bool) -> String {
-    let mut tries = TRIES;
+    let (mut tries, mut left) = (TRIES, TRIED);
     let mut path = String::new();
     let mut part = schema;
     'deeper: loop {
         for (step, child) in children(part) {
-            if tries == 0 {
+            let child_alone = alone(schema, child);
+            let cost = Parts::of(&child_alone).all;
+            if tries == 0 || cost > left {
                 return path;
             }
-            tries -= 1;
-            if is_faulty(&alone(schema, child)) {
+            (tries, left) = (tries - 1, left - cost);
+            if is_faulty(&child_alone) {
                 path.push_str(&step);
                 part = child;
                 continue 'deeper;
@@ -47,21 +50,6 @@ pub(crate) fn fault(schema: &Value, is_faulty: impl Fn(&Value) -> bool) -> Strin
         }
         return path;
     }
-}
-
-/// The path of a pattern that ends in the middle of an escape, which the library would complete.
-pub(crate) fn cut_pattern(schema: &Value) -> Option<String> {
-    let members = schema.as_object()?;
-    let is_cut = |pattern: &str| ends_escaped(pattern);
-    if members.get("pattern").and_then(Value::as_str).is_some_and(is_cut) {
-        return Some(".pattern".into());
-    }
-    let named = members.get("patternProperties").and_then(Value::as_object);
-    if named.is_some_and(|named| named.keys().any(|pattern| is_cut(pattern))) {
-        return Some(".patternProperties".into());
-    }
-    let inside = |(step, part)| Some(format!("{step}{}", cut_pattern(part)?));
-    children(schema).into_iter().find_map(inside)
 }
 
 /// Paths of keywords that the library does not support, in a schema without its definitions.
@@ -74,11 +62,16 @@ pub(crate) fn unsupported(schema: &Value) -> Vec<String> {
     let here = words.filter(|(word, value)| !is_silent(word, value));
     let mut found: Vec<String> = here.map(|(word, _)| format!(".{word}")).collect();
     for (step, part) in children(schema) {
-        if !DEFINITIONS.iter().any(|word| step.starts_with(word)) {
+        if !is_definition(&step) {
             found.extend(unsupported(part).into_iter().map(|place| format!("{step}{place}")));
         }
     }
     found
+}
+
+/// Whether a step leads to a part that others refer to.
+pub(crate) fn is_definition(step: &str) -> bool {
+    DEFINITIONS.iter().any(|word| step.starts_with(word))
 }
 
 /// A part with the definitions of the whole.
@@ -95,7 +88,7 @@ fn alone(schema: &Value, part: &Value) -> Value {
 }
 
 /// Subschemas with their steps.
-fn children(schema: &Value) -> Vec<(String, &Value)> {
+pub(crate) fn children(schema: &Value) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
     for (word, value) in schema.as_object().into_iter().flatten() {
         match (word.as_str(), value) {

@@ -5,10 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use llguidance::derivre::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
-use super::parameters::ValueRule;
+use super::parameters::{UNWRITABLE, ValueRule};
+use super::tags::CLOSED_TO_VALUES;
 use super::words::{Word, subject};
-use super::{known, pattern};
-use crate::parser::schema::Types;
+use super::{known, pattern, tags};
+use crate::parser::schema::{Types, list, target};
+use crate::parser::value::json_of;
 
 /// Most values that are listed one by one.
 const MOST_LISTED: usize = 1024;
@@ -37,15 +39,12 @@ impl<'a> Strings<'a> {
     pub fn rule(&mut self, types: Types, schema: &'a Value, place: &str) -> ValueRule {
         let noted = self.unkept.len();
         if let Some(values) = self.listed(schema, place, &mut Vec::new()) {
-            let printed = values.iter().map(|value| match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            });
-            // What holds such a tag cannot be written in a call.
-            let fits =
-                |text: &String| !text.contains("</parameter") && !text.contains("tool_call>");
-            let printed: Vec<String> = printed.filter(fits).collect();
-            return if printed.is_empty() { ValueRule::Never } else { ValueRule::Listed(printed) };
+            let printed: Vec<String> =
+                values.iter().filter_map(|value| printed(value, types)).collect();
+            return match printed.is_empty() {
+                true => ValueRule::Never(UNWRITABLE),
+                false => ValueRule::Listed(printed),
+            };
         }
         self.unkept.truncate(noted);
         let of_text = types.only(Types::STRING.or(Types::NULL));
@@ -56,7 +55,7 @@ impl<'a> Strings<'a> {
             patterns.clear();
         }
         match self.is_empty(&patterns) {
-            true => ValueRule::Never,
+            true => ValueRule::Never(UNWRITABLE),
             false => ValueRule::Text { patterns, or_null: types.has(Types::NULL) },
         }
     }
@@ -245,10 +244,16 @@ impl<'a> Strings<'a> {
         self.all_of(&[&expression])
     }
 
-    /// Whether no text matches all of these. What is too much work is taken for possible.
+    /// Whether no text that a call can hold matches all of these. What is too much work is taken for
+    /// possible.
     fn is_empty(&mut self, patterns: &[String]) -> bool {
-        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        let regex = if patterns.is_empty() { None } else { self.all_of(&patterns) };
+        if patterns.is_empty() {
+            return false;
+        }
+        let without = tags::without(&CLOSED_TO_VALUES);
+        let patterns: Vec<&str> =
+            patterns.iter().map(String::as_str).chain([without.as_str()]).collect();
+        let regex = self.all_of(&patterns);
         regex.and_then(|mut regex| quietly(|| Some(regex.always_empty()))) == Some(true)
     }
 
@@ -266,27 +271,21 @@ impl<'a> Strings<'a> {
     }
 }
 
+/// A listed value as a call has it; `None` if none can hold it, or if it would be read as another one.
+fn printed(value: &Value, types: Types) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let has_tag = CLOSED_TO_VALUES.iter().any(|tag| text.contains(tag));
+    let read = || serde_json::from_str::<Value>(&json_of(types, &text)).ok();
+    (!has_tag && read().as_ref() == Some(value)).then_some(text)
+}
+
 /// A length, which may be written with a point.
 fn length(value: &Value) -> Option<u64> {
     let whole = |number: &f64| number.fract() == 0.0 && *number >= 0.0;
     value.as_u64().or_else(|| value.as_f64().filter(whole).map(|number| number as u64))
-}
-
-/// What a reference leads to.
-pub(crate) fn target<'a>(
-    root: &'a Value,
-    schema: &'a Map<String, Value>,
-) -> Option<(&'a str, &'a Value)> {
-    let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
-    Some((pointer, root.pointer(pointer)?))
-}
-
-/// The array of a keyword; nothing if it is none.
-pub(crate) fn list<'a>(
-    schema: &'a Map<String, Value>,
-    word: &str,
-) -> impl Iterator<Item = &'a Value> + use<'a> {
-    schema.get(word).and_then(Value::as_array).into_iter().flatten()
 }
 
 /// An assertion of the library is no answer.

@@ -5,6 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use super::vocabulary::{CALL, CALL_END};
+
+/// What no text of a call can hold: a parser may take it for the end of the value, or for a call.
+pub(crate) const CLOSED_TO_VALUES: [&str; 3] = ["</parameter", CALL, CALL_END];
+
 /// Texts without any of `tags`, as grammars write it between slashes. Each tag begins with `<` and has
 /// no other one.
 pub(crate) fn without(tags: &[&str]) -> String {
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_text_matches_if_no_tag_is_in_it() {
-        let tags = ["</parameter", "<tool_call>", "</tool_call>"];
+        let tags = CLOSED_TO_VALUES;
         let mut expression = Regex::new(&without(&tags)).unwrap();
         let parts =
             ["<", "</", "</p", "</paramete", "r", "<tool", "_call", ">", "</tool_call", "\n", "x"];

@@ -244,7 +244,7 @@ fn refusal(format: Format) -> (String, String) {
 #[test]
 fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
     for (schema, place) in [
-        (json!({ "type": "objct" }), ""),
+        (json!({ "type": "objct" }), ".type"),
         (json!({ "properties": { "a": { "type": "string", "pattern": "(" } } }), ".properties.a"),
         (
             json!({ "type": "array", "items": { "anyOf": [{ "type": "null" }, { "not": {} }] } }),
@@ -278,7 +278,7 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         Format::Grammar(String::new()),
         Format::Grammar("start: @other".into()),
         Format::Grammar("start: <|no_such_token|>".into()),
-        Format::Regex("a".repeat(LONGEST_GRAMMAR + 1)),
+        Format::Regex("a".repeat(limits::LONGEST_GRAMMAR + 1)),
         Format::JsonSchema(json!({ "type": "integer", "multipleOf": 999_983 })),
         // Each alone is small; together they are as many states as their product.
         Format::JsonSchema(
@@ -300,6 +300,105 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
         let (place, reason) = refusal(format);
         assert!(place.is_empty() && !reason.is_empty() && reason.len() < 1000, "{reason}");
     }
+}
+
+#[test]
+fn whole_numbers_that_would_be_rounded_are_refused_by_place_and_value() {
+    let large = 9_007_199_254_740_993_u64;
+    let of = |schema: Value| json!({ "type": "object", "properties": { "id": schema } });
+    for (schema, place) in [
+        (of(json!({ "const": large })), ".properties.id.const"),
+        (of(json!({ "enum": [1, large] })), ".properties.id.enum[1]"),
+        (of(json!({ "type": "integer", "minimum": large })), ".properties.id.minimum"),
+        (
+            of(json!({ "type": "integer", "exclusiveMaximum": large })),
+            ".properties.id.exclusiveMaximum",
+        ),
+    ] {
+        let (found, reason) = refusal(Format::JsonSchema(schema));
+        assert_eq!(found, place);
+        assert!(reason.contains("9007199254740993"), "{reason}");
+    }
+    let grammar = format!("start: %json {{ \"const\": {large} }}");
+    assert!(refusal(Format::Grammar(grammar)).1.contains("9007199254740993"));
+    // Up to there they are exact.
+    for exact in [9_007_199_254_740_991_i64, -9_007_199_254_740_991] {
+        let schema = json!({ "type": "integer", "minimum": exact, "maximum": exact });
+        assert!(values(schema).iter().all(|value| *value == exact));
+        assert!(values(json!({ "const": exact })).iter().all(|value| *value == exact));
+    }
+}
+
+#[test]
+fn doubled_keys_do_not_count_towards_the_least_number_of_properties() {
+    let least = |number: u64, more: Value| {
+        let mut schema = json!({ "type": "object", "minProperties": number });
+        schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        schema
+    };
+    let numbers =
+        json!({ "additionalProperties": { "type": "integer", "maximum": 9, "minimum": 0 } });
+    let (place, reason) = refusal(Format::JsonSchema(least(2, numbers.clone())));
+    assert_eq!(place, ".minProperties");
+    assert!(reason.contains("it is 2") && reason.contains("at most 1"), "{reason}");
+    for value in values(least(1, numbers)) {
+        assert!(!value.as_object().unwrap().is_empty(), "{value}");
+    }
+    let closed = json!({ "additionalProperties": false, "required": ["a", "b"],
+        "properties": { "a": { "const": 1 }, "b": { "const": 2 } } });
+    assert!(values(least(2, closed)).iter().all(|value| value.as_object().unwrap().len() == 2));
+}
+
+#[test]
+fn a_schema_that_takes_long_is_refused_before_the_work() {
+    let wide = |count: usize| -> Value {
+        let all = (0..count).map(|index| (format!("p{index}"), json!({})));
+        json!({ "properties": all.collect::<serde_json::Map<_, _>>() })
+    };
+    let (place, reason) = refusal(Format::JsonSchema(wide(20_000)));
+    assert_eq!(place, "");
+    assert!(reason.contains("20001 parts, but at most"), "{reason}");
+    // What is not refused goes on behind its first token too.
+    let mut counted = wide(64);
+    counted["minProperties"] = json!(1);
+    counted["additionalProperties"] = json!(false);
+    for largest in [wide(1_000), counted] {
+        let mut bound = bind(&Format::JsonSchema(largest)).unwrap();
+        for &byte in b"{\"p6\":1,\"p" {
+            assert!(allowed(&mut bound).contains(&u32::from(byte)));
+            bound.accept(u32::from(byte)).unwrap();
+        }
+        assert!(!allowed(&mut bound).is_empty());
+    }
+    let tools = [ToolSpec::new("fine", Value::Null), ToolSpec::new("t", wide(20_000))];
+    for strict in [&[][..], &[false, true]] {
+        let rules = Rules {
+            format: None,
+            tools: &tools,
+            strict,
+            calls: CallRule::Required,
+            parallel: true,
+        };
+        match formats().bind(&rules) {
+            Err(FormatError::Tool { tool: 1, reason, .. }) => {
+                assert!(reason.contains("20001 parts"))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_the_library_says_of_a_format_without_a_way_on_is_not_its_own_name() {
+    // The second part has no text, which shows in the middle alone.
+    let mut state = bind(&Format::Regex("ab".into())).unwrap();
+    for id in b"ab".map(u32::from) {
+        state.accept(id).unwrap();
+    }
+    let error = state.accept(u32::from(b'c')).unwrap_err().to_string();
+    assert!(!error.contains("NoExtension") && error.contains("cannot be kept"), "{error}");
+    assert_eq!(reason("NoExtensionBias\n<non-verbose/>"), NOTHING_FITS);
+    assert_eq!(reason("mask: Too many items (limit 50000; mask); try avoiding"), TOO_COMPLEX);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::FormatError;
 
 /// Begins a call.
 pub(crate) const CALL: &str = "<tool_call>";
+/// Ends a call.
+pub(crate) const CALL_END: &str = "</tool_call>";
 /// Longest token that takes part, in bytes: published vocabularies have runs of 128 spaces.
 const LONGEST: usize = 512;
 

@@ -39,6 +39,18 @@ impl Types {
         Types(self.0 | other.0)
     }
 
+    /// Those of these types that listed values have. All of them if nothing is listed, or nothing
+    /// that fits.
+    fn narrowed(self, listed: Types) -> Types {
+        let numbers = Types::INTEGER.or(Types::NUMBER);
+        // 5 is a number, and 5.0 is whole.
+        let listed = if listed.has(numbers) { listed.or(numbers) } else { listed };
+        match self.0 & listed.0 {
+            0 => self,
+            both => Types(both),
+        }
+    }
+
     fn named(name: &str) -> Types {
         match name {
             "integer" => Types::INTEGER,
@@ -84,7 +96,7 @@ impl<'a> Reader<'a> {
             return Some(found);
         }
         for word in ["allOf", "anyOf", "oneOf"] {
-            for member in members(schema, word) {
+            for member in list(schema, word) {
                 if let Some(found) = self.argument(member, key) {
                     return Some(found);
                 }
@@ -105,6 +117,7 @@ impl<'a> Reader<'a> {
                 .fold(Types::NONE, |types, name| types.or(Types::named(name))),
             _ => self.composed(schema),
         };
+        let types = types.narrowed(listed(schema));
         match schema.get("nullable") {
             Some(Value::Bool(true)) => types.or(Types::NULL),
             _ => types,
@@ -118,13 +131,13 @@ impl<'a> Reader<'a> {
             types = types.or(target);
         }
         for word in ["anyOf", "oneOf"] {
-            for member in members(schema, word) {
+            for member in list(schema, word) {
                 types = types.or(self.types(member));
             }
         }
         // All of them hold: what every member that speaks of a type allows.
         let mut all = Types::NONE;
-        for member in members(schema, "allOf") {
+        for member in list(schema, "allOf") {
             let member = self.types(member);
             let both = Types(all.0 & member.0);
             all = if both == Types::NONE { all.or(member) } else { both };
@@ -133,8 +146,7 @@ impl<'a> Reader<'a> {
         if types != Types::NONE {
             return types;
         }
-        let listed = members(schema, "enum").chain(schema.get("const"));
-        types = listed.fold(types, |types, value| types.or(Types::of_value(value)));
+        types = listed(schema);
         if types != Types::NONE {
             return types;
         }
@@ -156,11 +168,10 @@ impl<'a> Reader<'a> {
         schema: &'a Map<String, Value>,
         read: impl FnOnce(&mut Self, &'a Value) -> T,
     ) -> Option<T> {
-        let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
+        let (pointer, target) = target(self.root, schema)?;
         if self.followed.contains(&pointer) {
             return None;
         }
-        let target = self.root.pointer(pointer)?;
         self.followed.push(pointer);
         let found = read(self, target);
         self.followed.pop();
@@ -168,6 +179,53 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn members<'a>(schema: &'a Map<String, Value>, word: &str) -> impl Iterator<Item = &'a Value> {
+/// Types of the values that a schema lists; none if it lists none.
+fn listed(schema: &Map<String, Value>) -> Types {
+    let values = list(schema, "enum").chain(schema.get("const"));
+    values.fold(Types::NONE, |types, value| types.or(Types::of_value(value)))
+}
+
+/// What a reference inside the same schema leads to, with its pointer.
+pub fn target<'a>(root: &'a Value, schema: &'a Map<String, Value>) -> Option<(&'a str, &'a Value)> {
+    let pointer = schema.get("$ref")?.as_str()?.strip_prefix('#')?;
+    Some((pointer, root.pointer(pointer)?))
+}
+
+/// The array of a keyword; nothing if it is none.
+pub fn list<'a>(
+    schema: &'a Map<String, Value>,
+    word: &str,
+) -> impl Iterator<Item = &'a Value> + use<'a> {
     schema.get(word).and_then(Value::as_array).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn listed_values_narrow_the_types_that_a_schema_names() {
+        let (string, null) = (Types::STRING, Types::NULL);
+        for (schema, types) in [
+            (json!({ "type": ["string", "integer"], "const": "5" }), string),
+            (json!({ "type": ["string", "integer"], "const": 5 }), Types::INTEGER),
+            (json!({ "type": ["string", "integer"], "enum": [5, "x"] }), string.or(Types::INTEGER)),
+            (json!({ "type": ["string", "number"], "enum": [5] }), Types::NUMBER),
+            (json!({ "type": ["string", "null"], "enum": ["null"] }), string),
+            (
+                json!({ "type": ["string", "integer"], "enum": ["5"], "nullable": true }),
+                string.or(null),
+            ),
+            (
+                json!({ "anyOf": [{ "type": "string" }, { "type": "integer" }], "enum": ["5"] }),
+                string,
+            ),
+            // Nothing that is listed fits.
+            (json!({ "type": "integer", "enum": ["5"] }), Types::INTEGER),
+        ] {
+            let parameters = json!({ "properties": { "a": schema } });
+            assert_eq!(Types::of_argument(&parameters, "a"), types, "{schema}");
+        }
+    }
 }

@@ -93,6 +93,14 @@ impl ValueWriter {
     }
 }
 
+/// The JSON of a whole value's text.
+pub fn json_of(types: Types, text: &str) -> String {
+    let (mut writer, mut json) = (ValueWriter::new(types), String::new());
+    writer.push(text, &mut json);
+    writer.finish(&mut json);
+    json
+}
+
 /// The JSON text of a value that is not a string; none if it fits none of the types.
 fn typed(types: Types, text: &str) -> Option<&str> {
     if types.has(Types::NULL) && text == "null" {

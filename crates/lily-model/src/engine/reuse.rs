@@ -1,8 +1,9 @@
 //! Prompts that go on where an earlier sequence has been.
 
+use lily_kernels::CHUNK;
 use lily_plan::control;
 
-use super::cache::{CacheUse, Found, NEAR, SavePoints, common};
+use super::cache::{CacheUse, Found, NEAR, SavePoints, common, needed_bytes};
 use super::sequence::Status;
 use super::snapshot::write_piece;
 use super::{Engine, EngineError, Run, SequenceId};
@@ -15,6 +16,21 @@ impl Engine {
     /// What is kept of earlier sequences, and what became of it.
     pub fn cache_use(&self) -> CacheUse {
         self.cache.figures()
+    }
+
+    /// Bytes of a cache that keeps the beginning of one prompt, of so many tokens.
+    pub fn bytes_to_keep(&self, tokens: usize) -> u64 {
+        // All sequences have the same pieces.
+        let any = SequenceId(0);
+        let state_bytes = self.piece_bytes(&self.state_pieces(any, CHUNK));
+        needed_bytes(tokens, state_bytes, self.piece_bytes(&self.row_pieces(any, 0..1)))
+    }
+
+    /// Tokens of the longest beginning of a prompt that the cache can ever keep.
+    pub fn longest_kept(&self) -> usize {
+        let (none, one) = (self.bytes_to_keep(0), self.bytes_to_keep(1));
+        let left = self.cache.figures().capacity.saturating_sub(none);
+        usize::try_from(left / (one - none)).unwrap_or(usize::MAX)
     }
 
     /// Tokens of a prompt that need not be read: those in front of the last saved state that it

@@ -296,6 +296,30 @@ fn requests_with_one_beginning_read_it_once() {
 }
 
 #[test]
+fn the_longest_beginning_that_is_kept_is_known_beforehand() {
+    // The only place in such a prompt.
+    let place = 448;
+    let (generator, _) = engine_with(1, 0, 0);
+    let Generator::Engine(engine) = generator else { panic!("an engine was asked for") };
+    assert_eq!(engine.longest_kept(), 0);
+    let needed = engine.bytes_to_keep(place);
+    for (cache, longest, states) in [(needed, place, 1), (needed - 1, place - 1, 0)] {
+        let (generator, tokenizer) = engine_with(1, 0, cache);
+        let Generator::Engine(engine) = &generator else { panic!("an engine was asked for") };
+        assert_eq!(engine.longest_kept(), longest);
+        let worker = Worker::new(8, 1);
+        let mut floor = floor(&worker, generator, &tokenizer);
+        let mut heard = ask(&worker, 500, 1);
+        assert!(floor.admit());
+        while worker.running() > 0 {
+            floor.round();
+        }
+        assert!(news(&mut heard).finished);
+        assert_eq!(worker.cache().states, states);
+    }
+}
+
+#[test]
 fn nobody_waits_for_a_beginning_that_will_not_be_kept() {
     for (cache, prompt) in [(0, 500), (20_000, 500), (CACHE, 60)] {
         let (generator, tokenizer) = engine_with(2, 0, cache);
@@ -303,6 +327,9 @@ fn nobody_waits_for_a_beginning_that_will_not_be_kept() {
         let mut floor = floor(&worker, generator, &tokenizer);
         let mut both = [ask(&worker, prompt, 5), ask(&worker, prompt, 5)];
         assert!(floor.admit());
+        floor.round();
+        floor.round();
+        assert!(both.iter_mut().all(|heard| !news(heard).prefilled.is_empty()), "{cache} {prompt}");
         let mut rounds = 0;
         while worker.running() > 0 {
             floor.round();

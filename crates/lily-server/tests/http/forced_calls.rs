@@ -258,3 +258,31 @@ fn what_a_forced_call_does_not_keep_is_listed() {
         assert_eq!(param, "tools[1].function.parameters.not");
     }
 }
+
+#[test]
+fn a_strict_tool_whose_call_has_no_meaning_or_no_end_is_refused_at_the_start() {
+    let server = serve(Settings::default());
+    let large = 9_007_199_254_740_993_u64;
+    let one = |schema: Value| json!({ "type": "object", "properties": { "a": schema }, "required": ["a"] });
+    for (parameters, place, words) in [
+        (one(json!("string")), ".properties.a", "but it is a string"),
+        (one(json!({ "type": "text" })), ".properties.a.type", "`text`"),
+        (
+            one(json!({ "type": "integer", "const": large })),
+            ".properties.a.const",
+            "9007199254740993",
+        ),
+        (one(json!({ "$ref": "#" })), "", "contains itself"),
+        (one(json!({ "type": "string", "pattern": "^</parameter>$" })), ".properties.a", "written"),
+    ] {
+        let function = json!({ "name": "f", "strict": true, "parameters": parameters });
+        let tool = json!({ "type": "function", "function": function });
+        for choice in ["auto", "required"] {
+            let reply = server.post(CHAT, &ask(json!({ "tools": [tool], "tool_choice": choice })));
+            assert_eq!(reply.status, 400, "{}", reply.body);
+            let error = reply.json()["error"].clone();
+            assert_eq!(error["param"], format!("tools[0].function.parameters{place}"), "{error}");
+            assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        }
+    }
+}

@@ -229,7 +229,7 @@ fn texts_and_ids_turn_into_each_other() {
         ("/tokenize", json!({ "prompt": "a", "x": 1 }), "x"),
         ("/tokenize", json!({ "prompt": "a", "messages": [] }), "messages"),
         ("/detokenize", json!({}), "tokens"),
-        ("/detokenize", json!({ "tokens": [512] }), "tokens"),
+        ("/detokenize", json!({ "tokens": [512] }), "tokens[0]"),
         ("/detokenize", json!({ "tokens": "a" }), "tokens"),
     ] {
         let reply = server.post(path, &body);

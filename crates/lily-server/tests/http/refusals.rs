@@ -19,7 +19,6 @@ fn error(reply: &Reply, status: u16) -> Value {
 fn fields_that_are_not_supported_are_named() {
     let server = serve(Settings::default());
     let tool = json!([{ "type": "function", "function": { "name": "f" } }]);
-    let image = json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]);
     for (field, value) in [
         ("n", json!(33)),
         ("functions", tool.clone()),
@@ -50,10 +49,8 @@ fn fields_that_are_not_supported_are_named() {
         ("best_of", json!(2)),
         ("logprobs", json!(21)),
         ("prompt", json!("")),
-        ("prompt", json!(["a", 1])),
         ("prompt", json!(["a", ""])),
         ("prompt", json!(vec!["a"; 33])),
-        ("prompt", json!([512])),
         ("prompt", json!({})),
         ("messages", json!([])),
     ] {
@@ -61,10 +58,36 @@ fn fields_that_are_not_supported_are_named() {
         body[field] = value;
         assert_eq!(error(&server.post("/v1/completions", &body), 400)["param"], field);
     }
-    let reply = server.post("/v1/chat/completions", &ask(json!({ "messages": image })));
-    let error = error(&reply, 400);
-    assert_eq!(error["param"], "messages[0].content[0].type");
-    assert!(error["message"].as_str().unwrap().contains("text only"));
+    for (prompt, item) in [
+        (json!(["a", 1]), "prompt[1]"),
+        (json!([[1], [2, "b"]]), "prompt[1][1]"),
+        (json!([1, 512]), "prompt[1]"),
+    ] {
+        let reply = server.post("/v1/completions", &json!({ "prompt": prompt }));
+        assert_eq!(error(&reply, 400)["param"], item);
+    }
+}
+
+#[test]
+fn r39_an_image_is_refused_by_its_place_in_every_role() {
+    let server = serve(Settings::default());
+    let image = json!({ "type": "image_url", "image_url": { "url": "data:image/png;base64,iVBORw0KGgo=" } });
+    let content = json!([{ "type": "text", "text": "What is this?" }, image]);
+    let call =
+        json!({ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    for (messages, at) in [
+        (json!([{ "role": "user", "content": content }]), "messages[0].content[1].type"),
+        (
+            json!([{ "role": "user", "content": "Look." }, { "role": "assistant", "tool_calls": [call] },
+                { "role": "tool", "tool_call_id": "c", "content": content }]),
+            "messages[2].content[1].type",
+        ),
+    ] {
+        let reply = server.post("/v1/chat/completions", &ask(json!({ "messages": messages })));
+        let error = error(&reply, 400);
+        assert_eq!(error["param"], at);
+        assert!(error["message"].as_str().unwrap().contains("text only"));
+    }
 }
 
 #[test]

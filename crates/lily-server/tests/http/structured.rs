@@ -303,9 +303,20 @@ fn formats_that_cannot_be_kept_are_refused_and_the_place_is_named() {
     let deep = json!({ "type": "object", "properties": { "a": { "type": "array",
         "items": { "type": "string", "contentEncoding": "x", "not": {} } } } });
     let schema = "response_format.json_schema.schema";
+    let wide: serde_json::Map<_, _> = (0..20_000).map(|i| (format!("p{i}"), json!({}))).collect();
     for (more, param) in [
         (with_schema(&deep), format!("{schema}.properties.a.items")),
-        (with_schema(&json!({ "type": "nothing" })), schema.into()),
+        (with_schema(&json!({ "type": "nothing" })), format!("{schema}.type")),
+        // It would be rounded.
+        (
+            with_schema(&json!({ "items": { "const": 9_007_199_254_740_993_u64 } })),
+            format!("{schema}.items.const"),
+        ),
+        (
+            with_schema(&json!({ "type": "object", "minProperties": 2 })),
+            format!("{schema}.minProperties"),
+        ),
+        (with_schema(&json!({ "properties": wide })), schema.into()),
         (with_schema(&json!({ "$ref": "http://127.0.0.1:1/x.json" })), schema.into()),
         (json!({ "structured_outputs": { "regex": "a(" } }), "structured_outputs.regex".into()),
         (

@@ -93,11 +93,11 @@ pub struct AnswerArgs {
     /// System prompt.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub system: Option<String>,
-    /// Let the model think first. Without this and --no-think the template decides; the built-in
-    /// model does not think.
+    /// Let the model think first. Without this and --no-think the checkpoint's template decides, which
+    /// lets Qwen3.6 think; the built-in model does not think here, only in `lily serve`.
     #[arg(long, conflicts_with = "no_think")]
     pub think: bool,
-    /// Answer without thinking.
+    /// Answer without thinking, as the built-in model does anyway.
     #[arg(long)]
     pub no_think: bool,
     /// Do not show the thought, which is dimmed, or between <think> and </think> in a pipe.
@@ -122,7 +122,8 @@ impl AnswerArgs {
         match (self.think, self.no_think) {
             (true, _) => Some(true),
             (_, true) => Some(false),
-            // It answers as well without, and sooner.
+            // It answers as well without, and sooner. `lily serve` has one rule for all models, which is
+            // the template's: clients see what they will see of the real one.
             _ => builtin.then_some(false),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use lily_chat::Script;
 use lily_model::GenerationDefaults;
-use lily_model::engine::{CacheMemory, EngineOptions};
+use lily_model::engine::{CacheMemory, Engine, EngineOptions};
 use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
@@ -163,6 +163,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
         loaded.engine.cache_use().capacity >> 20,
         loaded.load_time.as_secs_f64()
     ));
+    warn_of_small_cache(&loaded.engine, args.cache_memory);
     handle.ready(Model {
         generator: Generator::Engine(Box::new(loaded.engine)),
         encoder: text.encoder,
@@ -173,6 +174,22 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
     serving.await.context("the server failed")?;
     // Whoever watches this program starts it again.
     handle.lost().map_or(Ok(()), |reason| bail!(reason))
+}
+
+/// Tokens of a prompt whose beginning is worth keeping.
+const WORTH_KEEPING: usize = 256;
+
+/// Says that a cache of the size that was asked for keeps nothing.
+fn warn_of_small_cache(engine: &Engine, asked: Option<u64>) {
+    let Some(asked) = asked.filter(|&bytes| bytes > 0) else { return };
+    if engine.longest_kept() < WORTH_KEEPING {
+        note(format_args!(
+            "lily: warning: --cache-memory is {asked} bytes, but the beginning of one prompt takes {} MiB \
+             with this model, so that nothing will be kept; give several times that, or 0 to keep \
+             nothing on purpose",
+            engine.bytes_to_keep(WORTH_KEEPING).div_ceil(1 << 20)
+        ));
+    }
 }
 
 /// Binds to the address. Other machines are let in only with a key, or on purpose.

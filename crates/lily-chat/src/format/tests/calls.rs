@@ -245,6 +245,141 @@ fn tools_that_cannot_be_called_are_named() {
     }
 }
 
+#[test]
+fn what_a_call_can_never_finish_or_write_is_refused_at_the_start() {
+    let formats = formats();
+    let node = json!({ "type": "object", "required": ["next"],
+        "properties": { "next": { "$ref": "#/$defs/node" } } });
+    let with = |schema: Value, required: &[&str]| {
+        json!({ "type": "object", "properties": { "a": schema }, "required": required,
+            "$defs": { "node": node } })
+    };
+    let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    for (schema, place) in [
+        (
+            json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] }),
+            ".properties.a",
+        ),
+        (with(json!({ "$ref": "#/$defs/node" }), &["a"]), ".properties.a"),
+        (
+            with(
+                json!({ "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/node" } }),
+                &["a"],
+            ),
+            ".properties.a",
+        ),
+        (
+            json!({ "additionalProperties": node, "$defs": { "node": node } }),
+            ".additionalProperties",
+        ),
+        (with(text("^</parameter>$"), &["a"]), ".properties.a"),
+        (with(text("^.*<tool_call>$"), &["a"]), ".properties.a"),
+        (with(json!({ "allOf": [text("^<"), text("^</parameter>x*$")] }), &["a"]), ".properties.a"),
+    ] {
+        let tools = [ToolSpec::new("t", schema)];
+        for strict in [false, true] {
+            match formats.bind(&Rules { strict: &[strict], ..rules(&tools, true) }) {
+                Err(FormatError::Tool { tool: 0, place: found, reason }) => {
+                    // A strict one is refused for the first part of it, which may be the whole.
+                    assert!(place.starts_with(&found) || strict, "{found} for {place}: {reason}");
+                }
+                other => panic!("{tools:?}: {other:?}"),
+            }
+        }
+        // Also where the model decides.
+        let auto = Rules { strict: &[true], calls: CallRule::Auto, ..rules(&tools, true) };
+        assert!(matches!(formats.bind(&auto), Err(FormatError::Tool { tool: 0, .. })), "{tools:?}");
+    }
+    // What may be left out is left out.
+    let tools = [ToolSpec::new("t", with(text("^</parameter>$"), &[]))];
+    let mut bound =
+        formats.bind(&Rules { strict: &[true], ..rules(&tools, false) }).unwrap().unwrap();
+    feed(&mut bound, "<tool_call>\n<function=t>\n</function>\n</tool_call>", &tokenizer());
+    let tree = json!({ "type": "object", "required": ["all"], "properties": {
+        "all": { "type": "array", "items": { "$ref": "#" } } } });
+    let tools = [ToolSpec::new("t", tree)];
+    assert!(formats.bind(&Rules { strict: &[true], ..rules(&tools, true) }).is_ok());
+}
+
+#[test]
+fn many_tools_are_too_much_together_although_each_is_not() {
+    let values = json!({ "properties": { "a": { "enum": (0..9_000).collect::<Vec<_>>() } } });
+    let tools: Vec<_> = (0..6).map(|i| ToolSpec::new(format!("t{i}"), values.clone())).collect();
+    match formats().bind(&rules(&tools, true)) {
+        Err(FormatError::Tool { tool: 5, place, reason }) => {
+            assert!(place.is_empty() && reason.contains("at most 50000"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_malformed_property_of_a_strict_tool_is_named() {
+    let formats = formats();
+    for (property, place) in [
+        (json!("string"), ".properties.a"),
+        (json!(5), ".properties.a"),
+        (json!([]), ".properties.a"),
+        (json!({ "type": "strin" }), ".properties.a.type"),
+        (json!({ "type": "string", "minLength": "3" }), ".properties.a.minLength"),
+        (json!({ "type": "string", "enum": "x" }), ".properties.a.enum"),
+        (json!({ "type": "array", "items": { "type": 5 } }), ".properties.a.items.type"),
+        (json!({ "type": "integer", "const": 9_007_199_254_740_993_u64 }), ".properties.a.const"),
+        (
+            json!({ "type": "object", "minProperties": 2, "additionalProperties": true }),
+            ".properties.a.minProperties",
+        ),
+    ] {
+        let schema = json!({ "type": "object", "properties": { "a": property } });
+        let tools = [ToolSpec::new("fine", Value::Null), ToolSpec::new("t", schema)];
+        for calls in [CallRule::Auto, CallRule::Required] {
+            let strict = Rules { strict: &[false, true], calls, ..rules(&tools, true) };
+            match formats.bind(&strict) {
+                Err(FormatError::Tool { tool: 1, place: found, reason }) => {
+                    assert_eq!(found, place);
+                    assert!(!reason.is_empty());
+                }
+                other => panic!("{place}: {other:?}"),
+            }
+        }
+        // Of another tool it is listed, as far as a call can be made at all.
+        if let Ok(Some(bound)) = formats.bind(&rules(&tools, true)) {
+            let unkept: Vec<&str> = bound.unkept().iter().map(|one| one.place.as_str()).collect();
+            assert_eq!(unkept, [place]);
+        }
+    }
+}
+
+#[test]
+fn a_value_of_several_types_is_read_as_one_that_its_schema_allows() {
+    let (tokenizer, formats) = (tokenizer(), formats());
+    for (schema, values) in [
+        (json!({ "type": ["string", "integer"], "const": "5" }), vec![json!("5")]),
+        (json!({ "type": ["string", "null"], "enum": ["null"] }), vec![json!("null")]),
+        (
+            json!({ "type": ["string", "boolean"], "enum": ["True", "x"] }),
+            vec![json!("True"), json!("x")],
+        ),
+        (json!({ "anyOf": [{ "const": "5" }, { "const": 5 }] }), vec![json!(5)]),
+        (json!({ "enum": ["5", 7, "x"] }), vec![json!(7), json!("x")]),
+        (
+            json!({ "type": ["string", "number"], "enum": ["1.5", 5, true] }),
+            vec![json!("1.5"), json!(5)],
+        ),
+    ] {
+        for seed in 1..8 {
+            let value = argument(&schema, seed, &tokenizer, &formats);
+            assert!(values.contains(&value), "{schema}: {value}");
+        }
+    }
+    // Both types stay possible here, and no text means this one.
+    let only = json!({ "properties": { "a": { "enum": ["5", "6", 7] } }, "required": ["a"] });
+    let tools = [ToolSpec::new("t", only)];
+    let mut bound = formats.bind(&rules(&tools, false)).unwrap().unwrap();
+    feed(&mut bound, "<tool_call>\n<function=t>\n<parameter=a>\n", &tokenizer);
+    assert_eq!(allowed(&mut bound), [u32::from(b'7')]);
+}
+
 /// The one argument of a call that is written by chance.
 fn argument(schema: &Value, seed: u64, tokenizer: &Tokenizer, formats: &Formats) -> Value {
     let tool = json!({ "properties": { "a": schema }, "required": ["a"] });

@@ -12,7 +12,7 @@ mod points;
 mod tree;
 
 pub(crate) use points::{NEAR, SavePoints};
-pub(crate) use tree::{Found, PrefixCache, common};
+pub(crate) use tree::{Found, PrefixCache, common, needed_bytes};
 
 /// Memory of an engine for beginnings of earlier sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

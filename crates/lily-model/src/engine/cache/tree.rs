@@ -62,6 +62,12 @@ pub(crate) struct PrefixCache {
     pub(super) figures: CacheUse,
 }
 
+/// Bytes of a state and of the rows of so many tokens in front of it.
+pub(crate) fn needed_bytes(tokens: usize, state_bytes: u64, row_bytes: u64) -> u64 {
+    // One node for the new tokens, and one where a run is cut in two.
+    state_bytes + tokens as u64 * (row_bytes + 4) + 2 * NODE_BYTES
+}
+
 impl Default for PrefixCache {
     /// One that keeps nothing.
     fn default() -> Self {
@@ -144,9 +150,7 @@ impl PrefixCache {
         if whole == tokens.len() && path.last().is_some_and(|&n| self.nodes[n].state.is_some()) {
             return None;
         }
-        let rows = (tokens.len() - parted) as u64;
-        // One node for the new tokens, and one where a run is cut in two.
-        let needed = state_bytes + rows * (row_bytes + 4) + 2 * NODE_BYTES;
+        let needed = needed_bytes(tokens.len() - parted, state_bytes, row_bytes);
         let worth = (tokens.len() - self.saved(tokens)) as f64;
         // The run that is only begun is needed too.
         let mut kept = path;
