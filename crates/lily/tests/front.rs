@@ -377,12 +377,13 @@ fn completions_and_manual_pages_know_every_command() {
         }
     }
     let page = ok(&["man"]);
-    assert!(page.contains(".TH lily"), "{page}");
+    assert!(page.contains(".TH lily 1") && page.contains("\"lily 0."), "{page}");
     let folder = tempfile::tempdir().unwrap();
     ok(&["man", "--out", folder.path().to_str().unwrap()]);
     for name in commands {
         let page = std::fs::read_to_string(folder.path().join(format!("lily-{name}.1"))).unwrap();
-        assert!(page.contains("Example"), "{name}");
+        assert!(page.contains("\n.SH EXAMPLES\n") && !page.contains("EXTRA"), "{name}: {page}");
+        assert!(!page.contains("Examples:"), "{name}: {page}");
     }
 }
 

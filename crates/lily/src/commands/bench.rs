@@ -17,9 +17,9 @@ use lily_model::{Config, synth};
 use serde::Serialize;
 
 use crate::args::BenchArgs;
-use crate::device;
-use crate::model::{Source, loading_bar, watch};
-use crate::output::{note, print};
+use crate::device::{self, Opened, Task};
+use crate::model::{Source, set_up};
+use crate::output::{create_file, note, print};
 use measure::{Row, choice, measure};
 use profile::profile;
 
@@ -54,33 +54,31 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         Err(_) => usize::MAX,
         Ok(source) => source.config()?.max_position_embeddings,
     });
-    let longest = lengths.iter().max().context("--lengths is empty")?;
-    let mut opened = device::open(&args.model)?;
-    let read_bandwidth = opened.device.read_bandwidth()?;
-    let chunk = args.model.chunk.unwrap_or(opened.chunk);
-    // A profile runs a chunk, and steps, behind the longest prompt.
-    let behind = if args.profile { chunk + PROFILE_RUNS } else { 0 };
-    let context = longest + args.decode + 1 + behind;
-    let device = opened.description.clone();
-    let options = EngineOptions {
-        context,
-        chunk,
-        run_ahead: opened.steps_ahead.max(1),
-        steps_ahead: opened.steps_ahead,
-        ..EngineOptions::default()
+    let longest = *lengths.iter().max().context("--lengths is empty")?;
+    let model = match &source {
+        Ok(source) => source.name.clone(),
+        Err(preset) => format!("{preset}, random weights"),
     };
-    let (mut engine, model) = match source {
+    // A profile runs a chunk, and steps, behind the longest prompt. No device's own chunk is larger than this one.
+    let behind = match args.profile {
+        true => args.model.chunk.unwrap_or(lily_cuda::CHUNK) + PROFILE_RUNS,
+        false => 0,
+    };
+    let context = longest + args.decode + 1 + behind;
+    let options = EngineOptions { context, ..EngineOptions::default() };
+    let begun = match source {
+        Ok(source) => {
+            let checked = source.check(context)?;
+            begin(args, &checked.task(options), |opened, options| checked.engine(opened, options))?
+        }
         Err(preset) => {
             let shape = preset_shape(preset)?;
             let weights = synth::random_weights(&shape, 0);
-            let bar = loading_bar()?;
-            opened.device.watch_weights(watch(&bar));
-            let engine = Engine::new(opened.device, shape, weights, options);
-            bar.finish_and_clear();
-            (engine?, format!("{preset}, random weights"))
+            let task = Task { shape: &shape, weights: &weights, options };
+            begin(args, &task, |opened, options| set_up(opened, &Task { options, ..task }))?
         }
-        Ok(source) => (source.load_on(opened, options)?.engine, source.name),
     };
+    let Begun { mut engine, device, read_bandwidth } = begun;
     let sampled = args.sampled;
     let how = if sampled { "sampled" } else { "greedy" };
     note(format_args!("lily: {model} on {device}, {how}"));
@@ -92,11 +90,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         report.rows.push(row);
     }
     if args.profile {
-        let chunk = chunk.min(*longest);
+        let chunk = engine.options().chunk.min(longest);
         let decode = ("decode step", Measured::Decode(choice(args)));
         for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
             let sequence = engine.open()?;
-            let costs = engine.profile(sequence, step, *longest, PROFILE_RUNS);
+            let costs = engine.profile(sequence, step, longest, PROFILE_RUNS);
             engine.close(sequence);
             print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
         }
@@ -108,6 +106,27 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         write(file, &chart::svg(&report)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An engine that is to be measured.
+struct Begun {
+    engine: Engine,
+    device: String,
+    read_bandwidth: Option<f64>,
+}
+
+/// Sets up an engine on the device that is asked for, whose bandwidth is measured while its memory is free.
+fn begin(
+    args: &BenchArgs,
+    task: &Task<'_>,
+    set_up: impl Fn(Opened, EngineOptions) -> Result<Engine>,
+) -> Result<Begun> {
+    device::start(&args.model, task, |mut opened| {
+        let options = opened.options(&args.model, task.options);
+        let device = opened.description.clone();
+        let read_bandwidth = opened.device.read_bandwidth()?;
+        Ok(Begun { engine: set_up(opened, options)?, device, read_bandwidth })
+    })
 }
 
 const HEAD: &str = "  length  prefill tok/s  first token, ms   decode tok/s  launches  stages  MB/token      GB/s\n";
@@ -131,8 +150,7 @@ fn line(row: &Row) -> String {
 
 /// The file of the figures, empty.
 fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((file, path))
+    Ok((create_file(path)?, path))
 }
 
 fn write((mut file, path): (File, &Path), text: &str) -> Result<()> {

@@ -21,12 +21,21 @@ use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 use crate::model::Source;
-use crate::output::{print, print_json};
+use crate::output::{note, print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut rows = args.rows()?;
-    let config = read_config(&args.model)?;
+    let config = match &args.model {
+        Some(model) => read_config(model)?,
+        None => {
+            note(format_args!(
+                "lily: no model given: the plan of {}; use -m for another",
+                PRESETS[0]
+            ));
+            read_config(Path::new(PRESETS[0]))?
+        }
+    };
     let shape = model_shape(&config);
     let pace = args.chip.as_ref().map(Pace::of);
     if let (PlanStep::Prefill, None) = (args.step, args.tokens) {
@@ -141,5 +150,5 @@ pub fn read_config(model: &Path) -> Result<Config> {
             PRESETS.join(", ")
         )
     })?;
-    source.config()
+    source.config().cloned()
 }

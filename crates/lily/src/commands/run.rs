@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use lily_chat::{
     Bound, CallRule, CompletionRequest, Format, FormatError, Formats, Rules, Turn, complete,
     parse_json,
@@ -115,9 +115,11 @@ fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>
     if let Some(text) = &args.prompt {
         let encoder = PromptEncoder::open(source.files())
             .context("a question needs a chat template; --raw and --tokens do without")?;
+        let question = text_or_stdin(text)?;
+        ensure!(!question.trim().is_empty(), "the question is empty, need some text");
         let system = args.answer.system.iter().map(|text| ("system", text.clone()));
         let messages: Vec<_> = system
-            .chain([("user", text_or_stdin(text)?)])
+            .chain([("user", question)])
             .map(|(role, content)| json!({ "role": role, "content": content }))
             .collect();
         let options = TemplateOptions {

@@ -19,17 +19,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::args::ServeArgs;
+use crate::functions::SESSIONS;
 use crate::model::{Loaded, Source};
 use crate::output::note;
 
 /// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
-/// Requests that run at once unless the command line says otherwise.
-const SESSIONS: usize = 4;
-
 /// Connections besides those of requests that wait.
 const SPARE_CONNECTIONS: usize = 64;
+
+/// What the chat page says of the built-in model.
+const NANO_NOTE: &str = "lily-nano is a toy: it adds small numbers and knows a few hundred facts. \
+                         Serve a real model with lily serve -m.";
 
 /// Runs the command until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
@@ -64,7 +66,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
         .enable_all()
         .build()?;
     let script = args.scripted.as_deref().map(read_script).transpose()?;
-    let text = Text { id, encoder, defaults, script, has_key };
+    let note = (source.is_builtin() && script.is_none()).then(|| NANO_NOTE.to_owned());
+    let text = Text { id, encoder, defaults, script, note, has_key };
     let ended = runtime.block_on(serve(server, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
@@ -79,6 +82,8 @@ struct Text {
     defaults: GenerationDefaults,
     /// What is said instead of running the model.
     script: Option<Script>,
+    /// What readers should know of the model.
+    note: Option<String>,
     /// Whether clients need a key.
     has_key: bool,
 }
@@ -143,6 +148,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
             encoder: text.encoder,
             defaults: text.defaults,
             stop_ids,
+            note: text.note,
         })?;
         note(format_args!("listening on http://{address}"));
         return serving.await.context("the server failed");
@@ -168,6 +174,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
         encoder: text.encoder,
         defaults: text.defaults,
         stop_ids: loaded.stop_ids,
+        note: text.note,
     })?;
     note(format_args!("listening on http://{address}"));
     serving.await.context("the server failed")?;
