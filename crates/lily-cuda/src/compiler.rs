@@ -362,4 +362,25 @@ mod tests {
             assert!(refused.starts_with(list) && refused.ends_with(name), "{refused}");
         }
     }
+
+    #[test]
+    fn a_cache_has_all_functions_if_each_has_machine_code_for_the_generation() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let compiler = |cache| Compiler::new(Some("/nowhere".into()), cache);
+        let (with, without) = (compiler(Some(cache.path().into())), compiler(None));
+        let source = crate::bandwidth::source();
+        let wanted = || [("one", source.clone()), ("two", source.clone())];
+        let (hopper, ampere) = (Architecture::of(9, 0), Architecture::of(8, 0));
+        let has = |compiler: &Compiler, generation| {
+            compiler.has_all(wanted(), generation).expect("it can be looked at")
+        };
+        for kernel in ["one", "two"] {
+            assert!(!has(&with, &hopper), "{kernel} is not there");
+            let name = file_name(kernel, &source, &hopper).expect("a name");
+            std::fs::write(cache.path().join(&name), "cut").expect("it is written");
+            assert!(!has(&with, &hopper), "{kernel} is no machine code");
+            std::fs::write(cache.path().join(name), "\x7fELF").expect("it is written");
+        }
+        assert!(has(&with, &hopper) && !has(&with, &ampere) && !has(&without, &hopper));
+    }
 }

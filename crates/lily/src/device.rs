@@ -21,6 +21,7 @@ use lily_plan::{Device, Weights};
 #[cfg(target_os = "macos")]
 use crate::args::MetalArgs;
 use crate::args::{DeviceChoice, LoadChoice, ModelArgs};
+use crate::output::sentence;
 
 /// An opened device with what the engine should know about it.
 pub struct Opened {
@@ -105,7 +106,7 @@ pub fn nvidia_or<T>(
 fn first_or<T>(begun: Option<Result<T>>, other: impl FnOnce() -> Result<T>) -> Result<T> {
     match begun {
         Some(Err(error)) => {
-            auto::note_passed_over(&format!("{error:#}"));
+            auto::note_passed_over(&sentence(&error));
             other()
         }
         Some(begun) => begun,
@@ -253,4 +254,37 @@ pub fn msl_test(threads: usize) -> (MslTestDevice, usize) {
     let machine = || std::thread::available_parallelism().map_or(1, usize::from);
     let workers = if threads == 0 { machine() } else { threads };
     (MslTestDevice::new(MslOptions { workers, ..MslOptions::default() }), workers)
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_model::engine::MemoryPlan;
+    use lily_model::plan::{config_matrix_bytes, model_shape, splits};
+    use lily_model::{Config, synth};
+
+    use super::*;
+
+    /// What `lily serve` asks for, with the chunk of NVIDIA GPUs, on one of 24 GiB.
+    #[test]
+    fn the_full_size_model_fits_a_gpu_of_24_gib_with_the_default_chunk() {
+        let preset = synth::preset(synth::PRESETS[0]).expect("a preset");
+        let text = synth::plan(&preset, 0).expect("a plan").config().to_string();
+        let config = Config::from_json(&text, std::path::Path::new("preset")).expect("a model");
+        let weights: u64 = config_matrix_bytes(&config).values().sum();
+        let session = |tokens| lily_kernels::SessionShape {
+            batch: crate::functions::SESSIONS,
+            tokens,
+            capacity: 4096,
+            run_ahead: GPU_STEPS_AHEAD,
+            splits: splits(4096),
+            ring: 64,
+            logit_rows: crate::functions::SESSIONS,
+            precision: lily_cuda::PRECISION,
+        };
+        let total = |tokens| MemoryPlan::new(&model_shape(&config), &session(tokens)).total();
+        // A twentieth is not free, and 512 MiB are left to the driver.
+        let free = (24 << 30) / 20 * 19 - (512 << 20);
+        assert!(weights + total(lily_cuda::CHUNK) <= free);
+        assert!(total(lily_cuda::CHUNK) > total(CHUNK));
+    }
 }

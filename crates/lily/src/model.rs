@@ -88,20 +88,27 @@ impl Source {
         Ok(Self::new(id.name().into(), Place::Folder(folder)))
     }
 
-    /// The model that was named, or the built-in one, which is then announced when it is loaded.
+    /// The model that was named, if lily runs its kind, or the built-in one, which is then announced when it is loaded.
+    ///
+    /// # Errors
+    /// As [`locate`](Self::locate), or the kind is not supported.
+    pub fn find(args: &ModelArgs) -> Result<Self> {
+        let source = Self::locate_or_builtin(args.model.as_deref())?;
+        // First of all.
+        source.config()?;
+        Ok(source)
+    }
+
+    /// As [`locate`](Self::locate); without a name the built-in model.
     ///
     /// # Errors
     /// As [`locate`](Self::locate).
-    pub fn find(args: &ModelArgs) -> Result<Self> {
-        if let Some(model) = &args.model {
-            let source = Self::locate(model)?;
-            // First of all: whether lily runs such a model.
-            source.config()?;
-            return Ok(source);
+    pub fn locate_or_builtin(model: Option<&Path>) -> Result<Self> {
+        if let Some(model) = model {
+            return Self::locate(model);
         }
-        let source = Self::builtin().context(
-            "no model is given, and this program has none built in; name a model with -m",
-        )?;
+        let source = Self::builtin()
+            .context("no model is given, and this program has none built in; name a model")?;
         Ok(Self { is_unnamed: true, ..source })
     }
 
@@ -292,4 +299,24 @@ pub struct Loaded {
 /// As [`Source::find`] and [`Source::load`].
 pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
     Source::find(args)?.load(args, context, all_logits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_json_is_read_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/odd");
+        for entry in golden.read_dir().expect("a golden model").flatten() {
+            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("a copy");
+        }
+        let source = Source::locate(folder.path()).expect("it is there");
+        source.config().expect("it is supported");
+        // Whoever read it again would miss it.
+        std::fs::remove_file(folder.path().join("config.json")).expect("it was there");
+        let checked = source.check(16).expect("it is complete");
+        assert_eq!(checked.shape, model_shape(source.config().expect("it is known")));
+    }
 }

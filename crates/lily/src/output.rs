@@ -79,7 +79,7 @@ pub fn note_failure(error: &Error) {
 }
 
 /// An error with its causes. Many messages hold their cause already: it is not said twice.
-fn sentence(error: &Error) -> String {
+pub fn sentence(error: &Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();

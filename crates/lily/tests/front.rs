@@ -206,6 +206,15 @@ fn a_dash_reads_the_prompt_from_standard_input() {
 }
 
 #[test]
+fn an_empty_question_is_refused() {
+    for (question, input) in [("", "Hello"), (" \n", "Hello"), ("-", ""), ("-", "\n")] {
+        let output = with_input(&["run", "-m", model(), question], input);
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), ""), "{question:?}");
+        assert!(err(&output).contains("the question is empty"), "{}", err(&output));
+    }
+}
+
+#[test]
 fn a_system_prompt_lengthens_the_prompt_and_a_chat_template_frames_it() {
     let tokens = |args: &[&str]| {
         let args = [&["run", "-m", model(), "--json", "--max-tokens", "1"], args].concat();

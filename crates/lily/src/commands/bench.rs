@@ -45,40 +45,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
-    // Before the device, which takes longer.
-    let source = match &args.preset {
-        Some(preset) => Err(preset),
-        None => Ok(Source::find(&args.model)?),
+    let subject = match &args.preset {
+        Some(preset) => Subject::preset(args, preset)?,
+        None => Subject::model(args, &Source::find(&args.model)?)?,
     };
-    let lengths = args.lengths(match &source {
-        Err(_) => usize::MAX,
-        Ok(source) => source.config()?.max_position_embeddings,
-    });
-    let longest = *lengths.iter().max().context("--lengths is empty")?;
-    let model = match &source {
-        Ok(source) => source.name.clone(),
-        Err(preset) => format!("{preset}, random weights"),
-    };
-    // A profile runs a chunk, and steps, behind the longest prompt. No device's own chunk is larger than this one.
-    let behind = match args.profile {
-        true => args.model.chunk.unwrap_or(lily_cuda::CHUNK) + PROFILE_RUNS,
-        false => 0,
-    };
-    let context = longest + args.decode + 1 + behind;
-    let options = EngineOptions { context, ..EngineOptions::default() };
-    let begun = match source {
-        Ok(source) => {
-            let checked = source.check(context)?;
-            begin(args, &checked.task(options), |opened, options| checked.engine(opened, options))?
-        }
-        Err(preset) => {
-            let shape = preset_shape(preset)?;
-            let weights = synth::random_weights(&shape, 0);
-            let task = Task { shape: &shape, weights: &weights, options };
-            begin(args, &task, |opened, options| set_up(opened, &Task { options, ..task }))?
-        }
-    };
-    let Begun { mut engine, device, read_bandwidth } = begun;
+    let Subject { mut engine, model, lengths, device, read_bandwidth } = subject;
     let sampled = args.sampled;
     let how = if sampled { "sampled" } else { "greedy" };
     note(format_args!("lily: {model} on {device}, {how}"));
@@ -90,14 +61,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         report.rows.push(row);
     }
     if args.profile {
-        let chunk = engine.options().chunk.min(longest);
-        let decode = ("decode step", Measured::Decode(choice(args)));
-        for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
-            let sequence = engine.open()?;
-            let costs = engine.profile(sequence, step, longest, PROFILE_RUNS);
-            engine.close(sequence);
-            print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
-        }
+        print_profiles(args, &mut engine, longest(&lengths))?;
     }
     if let Some(file) = json {
         write(file, &(serde_json::to_string_pretty(&report)? + "\n"))?;
@@ -108,25 +72,87 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An engine that is to be measured.
-struct Begun {
+/// What is measured.
+struct Subject {
     engine: Engine,
+    /// Name, for people.
+    model: String,
+    /// Prompt lengths.
+    lengths: Vec<usize>,
+    /// The device, for people.
     device: String,
+    /// Bytes that the device reads in a second.
     read_bandwidth: Option<f64>,
 }
 
-/// Sets up an engine on the device that is asked for, whose bandwidth is measured while its memory is free.
-fn begin(
-    args: &BenchArgs,
-    task: &Task<'_>,
-    set_up: impl Fn(Opened, EngineOptions) -> Result<Engine>,
-) -> Result<Begun> {
-    device::start(&args.model, task, |mut opened| {
-        let options = opened.options(&args.model, task.options);
-        let device = opened.description.clone();
-        let read_bandwidth = opened.device.read_bandwidth()?;
-        Ok(Begun { engine: set_up(opened, options)?, device, read_bandwidth })
-    })
+impl Subject {
+    /// A model on the device that is asked for.
+    fn model(args: &BenchArgs, source: &Source) -> Result<Self> {
+        let lengths = args.lengths(source.config()?.max_position_embeddings);
+        let options = options(args, &lengths);
+        let checked = source.check(options.context)?;
+        let name = source.name.clone();
+        Self::begin(args, name, lengths, &checked.task(options), |opened, options| {
+            checked.engine(opened, options)
+        })
+    }
+
+    /// The same for random weights.
+    fn preset(args: &BenchArgs, preset: &str) -> Result<Self> {
+        let lengths = args.lengths(usize::MAX);
+        let shape = preset_shape(preset)?;
+        let weights = synth::random_weights(&shape, 0);
+        let task = Task { shape: &shape, weights: &weights, options: options(args, &lengths) };
+        let name = format!("{preset}, random weights");
+        Self::begin(args, name, lengths, &task, |opened, options| {
+            set_up(opened, &Task { options, ..task })
+        })
+    }
+
+    /// The bandwidth is measured while the device's memory is free.
+    fn begin(
+        args: &BenchArgs,
+        model: String,
+        lengths: Vec<usize>,
+        task: &Task<'_>,
+        set_up: impl Fn(Opened, EngineOptions) -> Result<Engine>,
+    ) -> Result<Self> {
+        let (engine, device, read_bandwidth) = device::start(&args.model, task, |mut opened| {
+            let options = opened.options(&args.model, task.options);
+            let device = opened.description.clone();
+            let read_bandwidth = opened.device.read_bandwidth()?;
+            Ok((set_up(opened, options)?, device, read_bandwidth))
+        })?;
+        Ok(Self { engine, model, lengths, device, read_bandwidth })
+    }
+}
+
+/// Room for the longest prompt, what is decoded behind it, and a profile.
+fn options(args: &BenchArgs, lengths: &[usize]) -> EngineOptions {
+    // A profile runs a chunk, and steps, behind the longest prompt. No device's own chunk is larger than this one.
+    let behind = match args.profile {
+        true => args.model.chunk.unwrap_or(lily_cuda::CHUNK) + PROFILE_RUNS,
+        false => 0,
+    };
+    let context = longest(lengths) + args.decode + 1 + behind;
+    EngineOptions { context, ..EngineOptions::default() }
+}
+
+fn longest(lengths: &[usize]) -> usize {
+    lengths.iter().copied().max().unwrap_or(0)
+}
+
+/// Prints where the time goes behind the longest prompt.
+fn print_profiles(args: &BenchArgs, engine: &mut Engine, longest: usize) -> Result<()> {
+    let chunk = engine.options().chunk.min(longest);
+    let decode = ("decode step", Measured::Decode(choice(args)));
+    for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
+        let sequence = engine.open()?;
+        let costs = engine.profile(sequence, step, longest, PROFILE_RUNS);
+        engine.close(sequence);
+        print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
+    }
+    Ok(())
 }
 
 const HEAD: &str = "  length  prefill tok/s  first token, ms   decode tok/s  launches  stages  MB/token      GB/s\n";

@@ -16,7 +16,7 @@ use lily_model::plan::{
     declare, model_shape, splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
-use lily_plan::{Fusions, Live, PlanTable, Precision, control};
+use lily_plan::{Fusions, Live, Plan, PlanTable, Precision, Step, control};
 use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
@@ -26,66 +26,20 @@ use crate::output::{note, print, print_json};
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut rows = args.rows()?;
-    let config = match &args.model {
-        Some(model) => read_config(model)?,
-        None => {
-            note(format_args!(
-                "lily: no model given: the plan of {}; use -m for another",
-                PRESETS[0]
-            ));
-            read_config(Path::new(PRESETS[0]))?
-        }
-    };
-    let shape = model_shape(&config);
+    let config = config(args)?;
     let pace = args.chip.as_ref().map(Pace::of);
     if let (PlanStep::Prefill, None) = (args.step, args.tokens) {
-        rows = chunk_at(&shape, rows, args.position, pace.map(Pace::launch_flops));
+        let flops = pace.map(Pace::launch_flops);
+        rows = chunk_at(&model_shape(&config), rows, args.position, flops);
     }
-    let (tokens, batch) = match args.step {
-        PlanStep::Decode => (1, rows),
-        PlanStep::Prefill => (rows, 1),
-    };
-    let end = args.position + tokens;
-    let capacity = config.max_position_embeddings.max(end);
-    let session = SessionShape {
-        batch,
-        tokens,
-        capacity,
-        run_ahead: 1,
-        splits: splits(capacity),
-        ring: 64,
-        logit_rows: batch,
-        precision: match args.device {
-            PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
-            PlanDevice::Metal => Precision::BF16,
-            PlanDevice::Cuda => Precision::BF16_CHUNKS,
-        },
-    };
-    let buffers = declare(&shape, &session, &config_matrix_bytes(&config));
-    let fusions = fusions(args);
-    let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
-    let (choice, prefill_end) = match args.sampled {
-        true => (Choice::Draw, PrefillEnd::Draw),
-        false => (Choice::Device, PrefillEnd::Sample),
-    };
-    let plan = match args.step {
-        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), choice)?,
-        PlanStep::Prefill => builder.prefill(tokens, 0, prefill_end)?,
-    };
-    let mut control_rows = vec![0; session.batch * control::WORDS];
-    for row in control_rows.chunks_mut(control::WORDS) {
-        row[control::POSITION] = args.position as i32;
-        row[control::COUNT] = tokens as i32;
-    }
-    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % shape.vocab as i32).collect();
-    let live = Live::new(plan.step(), &control_rows, &prompt, None);
-    let mut table = PlanTable::new(&plan, &live);
+    let plan = recorded(args, &config, rows)?;
     let policy = args.chip.as_ref().map(policy);
     let target = match args.device {
         PlanDevice::Cpu => None,
         PlanDevice::Metal => Some(policy.map_or(Target::APPLE, |policy| policy.target)),
         PlanDevice::Cuda => Some(Target::NVIDIA),
     };
+    let mut table = table(args, &config, &plan);
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
@@ -108,6 +62,68 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print(text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The model that is named, or the full-size one, which is then announced.
+fn config(args: &PlanArgs) -> Result<Config> {
+    if let Some(model) = &args.model {
+        return read_config(model);
+    }
+    let preset = PRESETS[0];
+    note(format_args!("lily: no model given: this is the plan of {preset}; use -m for another"));
+    read_config(Path::new(preset))
+}
+
+/// The plan of a step of `rows`: tokens of a chunk, or sequences.
+fn recorded(args: &PlanArgs, config: &Config, rows: usize) -> Result<Plan> {
+    let shape = model_shape(config);
+    let (tokens, batch) = match args.step {
+        PlanStep::Decode => (1, rows),
+        PlanStep::Prefill => (rows, 1),
+    };
+    let end = args.position + tokens;
+    let capacity = config.max_position_embeddings.max(end);
+    let session = SessionShape {
+        batch,
+        tokens,
+        capacity,
+        run_ahead: 1,
+        splits: splits(capacity),
+        ring: 64,
+        logit_rows: batch,
+        precision: match args.device {
+            PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
+            PlanDevice::Metal => Precision::BF16,
+            PlanDevice::Cuda => lily_cuda::PRECISION,
+        },
+    };
+    let buffers = declare(&shape, &session, &config_matrix_bytes(config));
+    let fusions = fusions(args);
+    let builder = PlanBuilder::new(&shape, &session, &buffers, fusions);
+    let (choice, prefill_end) = match args.sampled {
+        true => (Choice::Draw, PrefillEnd::Draw),
+        false => (Choice::Device, PrefillEnd::Sample),
+    };
+    Ok(match args.step {
+        PlanStep::Decode => builder.decode(LengthBucket::new(end, fusions), choice)?,
+        PlanStep::Prefill => builder.prefill(tokens, 0, prefill_end)?,
+    })
+}
+
+/// The launches of a plan behind `--position` tokens, with what they cost there.
+fn table(args: &PlanArgs, config: &Config, plan: &Plan) -> PlanTable {
+    let (tokens, batch) = match plan.step() {
+        Step::Decode { batch } => (1, batch),
+        Step::Prefill { tokens, .. } => (tokens, 1),
+    };
+    let mut control_rows = vec![0; batch * control::WORDS];
+    for row in control_rows.chunks_mut(control::WORDS) {
+        row[control::POSITION] = args.position as i32;
+        row[control::COUNT] = tokens as i32;
+    }
+    let vocab = model_shape(config).vocab as i32;
+    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % vocab).collect();
+    PlanTable::new(plan, &Live::new(plan.step(), &control_rows, &prompt, None))
 }
 
 /// The printed plan as one JSON object.

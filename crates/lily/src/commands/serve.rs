@@ -20,11 +20,9 @@ use tokio::sync::oneshot;
 
 use crate::args::ServeArgs;
 use crate::functions::SESSIONS;
+use crate::interrupt::INTERRUPTED;
 use crate::model::{Loaded, Source};
 use crate::output::note;
-
-/// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
-const INTERRUPTED: i32 = 130;
 
 /// Connections besides those of requests that wait.
 const SPARE_CONNECTIONS: usize = 64;

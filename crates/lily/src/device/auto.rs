@@ -15,7 +15,7 @@ use lily_plan::Weight;
 use super::{Opened, Task, cuda, opened_cuda};
 use crate::args::ModelArgs;
 use crate::functions::Functions;
-use crate::output::note;
+use crate::output::{note, sentence};
 
 /// Bytes of weights from which on a GPU is looked for. With less the processor has answered before a driver is
 /// ready, kernels are compiled and weights are copied.
@@ -53,7 +53,7 @@ impl Unfit {
                  kernels import`"
                     .into(),
             ),
-            Self::Unusable(error) => Some(format!("{error:#}")),
+            Self::Unusable(error) => Some(sentence(error)),
         }
     }
 }
