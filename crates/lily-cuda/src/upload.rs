@@ -96,8 +96,10 @@ pub(crate) fn upload<B: Bus>(
             error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
         }
     };
-    let workers = threads.clamp(1, MOST_THREADS).min(jobs.len());
-    on_threads(workers, work);
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    on_threads(threads.clamp(1, MOST_THREADS).min(jobs.len()), work);
     error.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 

@@ -103,7 +103,7 @@ mod tests {
             ("sys/fs/cgroup/memory.max", (4 * GB).to_string()),
             ("sys/fs/cgroup/memory.stat", format!("anon {}\n", 5 * GB)),
         ];
-        assert_eq!(left(&inside), Some(0));
+        assert_eq!(left(&inside), Some(HEADROOM_BYTES), "nothing");
         let v1 = |limit: u64| {
             let stat = format!("cache 7\nrss 5\ntotal_cache 9\ntotal_rss {GB}\n");
             vec![
