@@ -8,8 +8,8 @@ use crate::groups::{ControlGroup, control_groups};
 /// Kept free for the system, the program and its threads.
 const HEADROOM_BYTES: u64 = 256 << 20;
 
-/// Bytes that buffers may take: what the system calls available, or what the limits of the program's control groups
-/// leave, less some headroom. `None` where the system does not say.
+/// Bytes that buffers may take: what the system calls available, or what the program's limit of address space or those
+/// of its control groups leave, less some headroom. `None` where the system does not say.
 ///
 /// Mapped weights are not counted: they lie in the page cache, which the system can give back.
 pub fn host_memory() -> Option<u64> {
@@ -21,15 +21,29 @@ fn host_memory_below(root: &Path) -> Option<u64> {
         fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| available(&text));
     let groups = control_groups(root, "memory");
     let left = groups.iter().filter_map(left_by);
-    let least = left.chain(system).min()?;
+    let least = left.chain(system).chain(address_space(root)).min()?;
     Some(least.saturating_sub(HEADROOM_BYTES))
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    kibibytes(meminfo, "MemAvailable:")
+}
+
+/// A line with a number of KiB, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+/// Bytes of address space that the program's own limit (`ulimit -v`) leaves; `None` without one.
+fn address_space(root: &Path) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).ok();
+    let limits = read("limits")?;
+    let line = limits.lines().find_map(|l| l.strip_prefix("Max address space"))?;
+    let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(kibibytes(&read("status")?, "VmSize:")?))
 }
 
 /// Bytes that a group's limit leaves beside what cannot be given back; `None` without a limit.
@@ -79,6 +93,24 @@ mod tests {
         assert_eq!(left(&[("proc/meminfo", "MemTotal: 1 kB\n".into())]), None);
         let little = machine(&[("proc/meminfo", "MemAvailable: 4 kB\n".into())]);
         assert_eq!(host_memory_below(little.path()), Some(0));
+    }
+
+    #[test]
+    fn the_limit_of_address_space_counts_less_what_is_taken() {
+        let with = |limit: &str| {
+            let limits = format!(
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max address space         {limit}           unlimited            bytes\n"
+            );
+            vec![
+                meminfo(20),
+                ("proc/self/limits", limits),
+                ("proc/self/status", format!("Name:\tlily\nVmSize:\t {} kB\n", 1 << 20)),
+            ]
+        };
+        assert_eq!(left(&with("unlimited")), Some(20 * GB));
+        assert_eq!(left(&with(&(3 * GB).to_string())), Some(2 * GB));
+        assert_eq!(left(&with(&(90 * GB).to_string())), Some(20 * GB));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use lily_plan::{WeightWatch, Weights};
+use lily_text::{PromptEncoder, TextError};
 
 use crate::args::ModelArgs;
 use crate::device::{self, Opened, Task};
@@ -136,6 +137,18 @@ impl Source {
         }
     }
 
+    /// The model's tokenizer and chat template. `wanted` says what needs them, for a model that has none.
+    ///
+    /// # Errors
+    /// A file is missing or malformed, or the system has no thread to read the template on.
+    pub fn encoder(&self, wanted: &'static str) -> Result<PromptEncoder> {
+        match PromptEncoder::open(self.files()) {
+            Ok(encoder) => Ok(encoder),
+            Err(error @ TextError::NoThread { .. }) => Err(error.into()),
+            Err(error) => Err(error).context(wanted),
+        }
+    }
+
     /// The model's `config.json`, which is read once.
     ///
     /// # Errors
@@ -169,19 +182,12 @@ impl Source {
         Ok((vocab, stop_tokens(self.files(), config)?))
     }
 
-    /// Checks the weights and sets up an engine. Warnings go to standard error.
+    /// Checks the files and sets up an engine on the device that the command line asks for, with options of which the
+    /// device's part is set here. Warnings go to standard error.
     ///
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
-    pub fn load(&self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
-    }
-
-    /// As [`load`](Self::load), with options of which the device's part is set here.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_with(&self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
+    pub fn load(&self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
         let start = Instant::now();
         let checked = self.check(options.context)?;
         let engine = device::start(args, &checked.task(options), |opened| {
@@ -291,14 +297,6 @@ pub struct Loaded {
     pub stop_ids: Vec<u32>,
     /// Time from opening the folder to the end of the first forward pass.
     pub load_time: Duration,
-}
-
-/// Finds the model and loads it.
-///
-/// # Errors
-/// As [`Source::find`] and [`Source::load`].
-pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-    Source::find(args)?.load(args, context, all_logits)
 }
 
 #[cfg(test)]

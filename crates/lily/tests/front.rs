@@ -205,6 +205,20 @@ fn a_dash_reads_the_prompt_from_standard_input() {
     assert_eq!(out(&piped), ok(&[&args[..], &["Hello"]].concat()));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_address_space_is_not_blamed_on_the_template() {
+    let run =
+        format!("ulimit -v 200000; exec '{}' run -m '{}' hi", env!("CARGO_BIN_EXE_lily"), model());
+    let output = input::with_input(Command::new("sh").args(["-c", &run]), "");
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("lily: no thread with a stack of ") && said.contains("(ulimit -v)"),
+        "{said}"
+    );
+}
+
 #[test]
 fn an_empty_question_is_refused() {
     for (question, input) in [("", "Hello"), (" \n", "Hello"), ("-", ""), ("-", "\n")] {

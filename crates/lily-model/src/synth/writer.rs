@@ -115,9 +115,7 @@ fn fill_all(
             let work = move || fill_some(plan, paths, blocks, next, stop, &sender);
             match thread::Builder::new().spawn_scoped(scope, work) {
                 Ok(_) => {}
-                Err(error) if thread == 0 => {
-                    return Err(failed("start a thread to fill", &paths[0])(error));
-                }
+                Err(source) if thread == 0 => return Err(SynthError::NoThread { source }),
                 // Those that run do all of it.
                 Err(_) => break,
             }

@@ -4,9 +4,7 @@
 //! The rest gathers the facts, the cheap ones first. None of them ends the program, and what goes wrong
 //! afterwards, while the model starts on the GPU, does not either ([`start`](super::start)).
 
-use std::collections::HashMap;
-
-use anyhow::Error;
+use anyhow::{Error, Result};
 use lily_cuda::{CudaDevice, CudaError};
 use lily_kernels::gpu::{MatrixFormat, weight_bytes};
 use lily_model::engine::{check_memory, matrix_bytes};
@@ -77,12 +75,11 @@ pub fn nvidia(args: &ModelArgs, task: &Task<'_>) -> Option<Opened> {
 
 /// The first NVIDIA GPU, if its kernels can be compiled, for whoever has no model.
 pub fn any_nvidia() -> Option<CudaDevice> {
-    found(cuda().map_err(Unfit::Unopened).and_then(
-        |device| match device.compiler().nvrtc_version() {
-            Ok(_) => Ok(device),
-            Err(_) => Err(Unfit::NoKernels),
-        },
-    ))
+    let opened = cuda().map_err(Unfit::Unopened);
+    found(opened.and_then(|device| {
+        let can_compile = device.compiler().nvrtc_version().is_ok();
+        if can_compile { Ok(device) } else { Err(Unfit::NoKernels) }
+    }))
 }
 
 fn found<T>(looked: Result<T, Unfit>) -> Option<T> {
@@ -92,32 +89,36 @@ fn found<T>(looked: Result<T, Unfit>) -> Option<T> {
 /// Opens the first GPU and checks that the model has its memory and its kernels. Compiles and allocates nothing.
 fn open_for(args: &ModelArgs, task: &Task<'_>) -> Result<Opened, Unfit> {
     let device = cuda().map_err(Unfit::Unopened)?;
-    let unusable = |error| Unfit::Unusable(error);
     let options = super::options(args, task.options, lily_cuda::CHUNK, super::GPU_STEPS_AHEAD);
-    check_memory(&device, task.shape, task.weights, &options).map_err(|e| unusable(e.into()))?;
-    if device.compiler().nvrtc_version().is_err() {
-        let formats: HashMap<String, MatrixFormat> = task
-            .weights
-            .iter()
-            .filter_map(|(name, weight)| match weight {
-                Weight::Matrix(matrix) => Some((name.clone(), MatrixFormat::of(matrix))),
-                Weight::Vector(_) => None,
-            })
-            .collect();
-        let functions = Functions {
-            shape: task.shape,
-            formats: &formats,
-            matrices: &matrix_bytes(task.weights),
-            options: &options,
-        };
-        let architecture = device.architecture();
-        let wanted = functions.on(architecture.target()).map_err(unusable)?;
-        let has_all = device.compiler().has_all(wanted, &architecture);
-        if !has_all.map_err(|e| unusable(e.into()))? {
-            return Err(Unfit::NoKernels);
-        }
+    check_memory(&device, task.shape, task.weights, &options)
+        .map_err(|error| Unfit::Unusable(error.into()))?;
+    match has_kernels(&device, &Task { options, ..*task }).map_err(Unfit::Unusable)? {
+        true => Ok(opened_cuda(device)),
+        false => Err(Unfit::NoKernels),
     }
-    Ok(opened_cuda(device))
+}
+
+/// Whether NVRTC is there, or all functions that the model may need are in the cache.
+fn has_kernels(device: &CudaDevice, task: &Task<'_>) -> Result<bool> {
+    if device.compiler().nvrtc_version().is_ok() {
+        return Ok(true);
+    }
+    // The list of functions is that of prompts and answers.
+    if task.options.all_logits {
+        return Ok(false);
+    }
+    let format = |(name, weight): (&String, &Weight)| match weight {
+        Weight::Matrix(matrix) => Some((name.clone(), MatrixFormat::of(matrix))),
+        Weight::Vector(_) => None,
+    };
+    let functions = Functions {
+        shape: task.shape,
+        formats: &task.weights.iter().filter_map(format).collect(),
+        matrices: &matrix_bytes(task.weights),
+        options: &task.options,
+    };
+    let architecture = device.architecture();
+    Ok(device.compiler().has_all(functions.on(architecture.target())?, &architecture)?)
 }
 
 #[cfg(test)]
