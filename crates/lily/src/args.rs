@@ -10,7 +10,6 @@ mod serve;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use crate::device::CHUNK;
 pub use answer::{ChatArgs, CompletionsArgs, ManArgs, RunArgs};
 pub use bench::BenchArgs;
 use clap::builder::RangedU64ValueParser;
@@ -24,6 +23,8 @@ use lily_model::engine::{CHUNKS, CONTEXTS};
 use lily_model::synth::{PRESETS, SynthError};
 pub use metal::MetalArgs;
 pub use serve::ServeArgs;
+
+use crate::device::CHUNK;
 
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
 #[derive(Parser)]
@@ -325,9 +326,7 @@ impl PlanArgs {
             }
         }
     }
-}
 
-impl PlanArgs {
     /// The prefill chunk of the chip, or of the device.
     fn chunk(&self) -> usize {
         match (&self.chip, self.device) {

@@ -102,7 +102,7 @@ pub(super) fn place(
 /// Whether a device has room for a model with these options now; nothing is allocated.
 ///
 /// # Errors
-/// What [`Engine::new`] would say: a session, weights or a cache that do not fit, or an option outside of its
+/// What [`Engine::new`](super::Engine::new) would say: a session, weights or a cache that do not fit, or an option outside of its
 /// range.
 pub fn check_memory(
     device: &dyn Device,
