@@ -41,6 +41,7 @@ def an_answer_streams_with_its_thought_folded(chromium):
     with Server(PROGRAM, "--ctx", "1024", script=script) as server, Tab(chromium, server.base) as tab:
         tab.ready()
         asked = bodies(tab)
+        expect(tab.page.locator("#note")).to_be_hidden()
         assert "tokens" not in tab.page.inner_text("header")
         tab.ask("What is there?")
         answer = tab.answer()
@@ -109,6 +110,7 @@ def the_built_in_model_answers(chromium):
     with Server(PROGRAM, model="nano") as server, Tab(chromium, server.base) as tab:
         tab.ready()
         assert tab.page.inner_text("#model") == "lily-nano"
+        expect(tab.page.locator("#note")).to_contain_text("lily-nano is a toy")
         tab.ask("What is 17 + 26?")
         assert "43" in tab.text(0)
 

@@ -217,7 +217,7 @@ impl Device for CpuDevice {
     }
 
     fn read_bandwidth(&mut self) -> Result<Option<f64>, DeviceError> {
-        Ok(Some(bandwidth::read_bandwidth(self.threads())))
+        Ok(bandwidth::read_bandwidth(self.threads()))
     }
 
     fn precision(&self) -> Precision {

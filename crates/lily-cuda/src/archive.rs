@@ -99,11 +99,16 @@ impl Archive {
     /// # Errors
     /// The file cannot be read, is no export, or a byte of it has changed.
     pub fn read(path: &Path) -> Result<Self, CudaError> {
-        let bytes = read_some(path, MOST_BYTES).map_err(|error| CudaError::File {
+        let failed = |error: io::Error| CudaError::File {
             action: "read",
             path: path.display().to_string(),
             reason: error.to_string(),
-        })?;
+        };
+        // A pipe would wait for its writer.
+        if !std::fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(failed(io::Error::other("it is no regular file; name another")));
+        }
+        let bytes = read_some(path, MOST_BYTES).map_err(failed)?;
         let parsed = match bytes {
             Some(bytes) => Self::parse(&bytes),
             None => Err("is no export of compiled kernels".into()),

@@ -6,7 +6,8 @@
 //! is part of the hash: machine code is for a GPU generation, and every driver that knows it loads it.
 
 use std::ffi::OsString;
-use std::panic::resume_unwind;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,10 +15,15 @@ use std::thread;
 
 use lily_kernels::gpu::translate::{Dialect, Translation, translate};
 use lily_kernels::gpu::{Family, Products, Source, Target, prelude};
+use lily_plan::on_threads;
 use sha2::{Digest, Sha256};
 
 use crate::error::CudaError;
 use crate::nvrtc::Nvrtc;
+
+/// Compute capabilities from 8.0 on that NVRTC 12 or 13 knows, ten times each: what code can be exported for. A GPU that
+/// is there is asked for its own.
+const GENERATIONS: [u32; 12] = [80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121];
 
 /// A GPU generation to compile for, such as `sm_90a`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,19 +40,18 @@ impl Architecture {
     /// The architecture of a name such as `sm_80` or `sm_90a`.
     ///
     /// # Errors
-    /// The name has another form, or the generation is one that lily does not run on.
+    /// The name has another form, or the generation is unknown or one that lily does not run on.
     pub fn parse(name: &str) -> Result<Self, String> {
+        let own = |&capability: &u32| Self::of(capability / 10, capability % 10);
         let refused = || {
-            format!(
-                "expected a GPU generation from sm_80 on, such as sm_80 or sm_90a, found {name}"
-            )
+            let known: Vec<String> =
+                GENERATIONS.iter().map(|capability| own(capability).0).collect();
+            format!("expected a GPU generation, one of {}, found {name}", known.join(", "))
         };
         let number = name.strip_prefix("sm_").ok_or_else(refused)?;
         let digits = number.strip_suffix(['a', 'f']).unwrap_or(number);
-        let plain = digits.len() <= 3 && digits.bytes().all(|b| b.is_ascii_digit());
-        let capability = digits.parse().ok().filter(|&n: &u32| plain && n >= 80);
-        let capability = capability.ok_or_else(refused)?;
-        let own = Self::of(capability / 10, capability % 10);
+        let known = GENERATIONS.iter().find(|capability| capability.to_string() == digits);
+        let own = known.map(own).ok_or_else(refused)?;
         if own.0 != name {
             return Err(format!(
                 "expected {}, which is what a GPU of this generation asks for, found {name}",
@@ -175,22 +180,36 @@ impl Compiler {
     ) -> Result<Vec<Cubin>, CudaError> {
         let next = AtomicUsize::new(0);
         let workers = thread::available_parallelism().map_or(1, |n| n.get()).min(wanted.len());
-        let mut images = thread::scope(|scope| {
-            let work = || {
-                let mut own = Vec::new();
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some((kernel, source)) = wanted.get(index) else { return own };
-                    own.push((index, self.compile(kernel, source, architecture)));
-                    done();
-                }
-            };
-            let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-            let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
-            joined.flatten().collect::<Vec<_>>()
-        });
+        let work = || {
+            let mut own = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some((kernel, source)) = wanted.get(index) else { return own };
+                own.push((index, self.compile(kernel, source, architecture)));
+                done();
+            }
+        };
+        let mut images: Vec<_> = on_threads(workers, work).into_iter().flatten().collect();
         images.sort_by_key(|(index, _)| *index);
         images.into_iter().map(|(_, cubin)| cubin).collect()
+    }
+
+    /// Whether the machine code of all these functions is in the cache.
+    ///
+    /// # Errors
+    /// A text is outside of the dialect.
+    pub fn has_all(
+        &self,
+        wanted: impl IntoIterator<Item = (&'static str, Source)>,
+        architecture: &Architecture,
+    ) -> Result<bool, CudaError> {
+        let Some(cache) = &self.cache else { return Ok(false) };
+        for (kernel, source) in wanted {
+            if !begins_as_machine_code(&cache.join(file_name(kernel, &source, architecture)?)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn nvrtc(&self) -> Result<&Nvrtc, CudaError> {
@@ -242,9 +261,18 @@ pub fn file_name(
     Ok(Wanted::new(kernel, source, architecture)?.file_name)
 }
 
+/// What machine code begins with.
+const MACHINE_CODE: &[u8; 4] = b"\x7fELF";
+
 /// Whether a file begins as machine code does: one that was cut off is compiled again.
 pub(crate) fn is_machine_code(image: &[u8]) -> bool {
-    image.starts_with(b"\x7fELF")
+    image.starts_with(MACHINE_CODE)
+}
+
+fn begins_as_machine_code(path: &Path) -> bool {
+    let mut begin = [0; MACHINE_CODE.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && is_machine_code(&begin)
 }
 
 fn options(architecture: &Architecture) -> Vec<String> {
@@ -327,9 +355,32 @@ mod tests {
             assert!(refused.starts_with(&format!("expected {own}, ")), "{refused}");
             assert!(refused.ends_with(&format!(", found {name}")), "{refused}");
         }
-        for name in ["", "sm_", "sm_75", "90a", "sm_9x", "sm_0080", "sm_4294967296"] {
+        for name in ["", "sm_", "sm_75", "90a", "sm_9x", "sm_0080", "sm_999", "sm_4294967296"] {
             let refused = Architecture::parse(name).expect_err(name);
-            assert!(refused.starts_with("expected a GPU generation from sm_80 on"), "{refused}");
+            let list =
+                "expected a GPU generation, one of sm_80, sm_86, sm_87, sm_88, sm_89, sm_90a, ";
+            assert!(refused.starts_with(list) && refused.ends_with(name), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_cache_has_all_functions_if_each_has_machine_code_for_the_generation() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let compiler = |cache| Compiler::new(Some("/nowhere".into()), cache);
+        let (with, without) = (compiler(Some(cache.path().into())), compiler(None));
+        let source = crate::bandwidth::source();
+        let wanted = || [("one", source.clone()), ("two", source.clone())];
+        let (hopper, ampere) = (Architecture::of(9, 0), Architecture::of(8, 0));
+        let has = |compiler: &Compiler, generation| {
+            compiler.has_all(wanted(), generation).expect("it can be looked at")
+        };
+        for kernel in ["one", "two"] {
+            assert!(!has(&with, &hopper), "{kernel} is not there");
+            let name = file_name(kernel, &source, &hopper).expect("a name");
+            std::fs::write(cache.path().join(&name), "cut").expect("it is written");
+            assert!(!has(&with, &hopper), "{kernel} is no machine code");
+            std::fs::write(cache.path().join(name), "\x7fELF").expect("it is written");
+        }
+        assert!(has(&with, &hopper) && !has(&with, &ampere) && !has(&without, &hopper));
     }
 }

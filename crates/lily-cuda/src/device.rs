@@ -32,6 +32,10 @@ pub const PRECISION: Precision = Precision::BF16_CHUNKS;
 /// Launches that the CUDA device merges. Measured on an H200: `prepare` gains 0.3 %, `topk` loses 1 %.
 pub const FUSIONS: Fusions = Fusions { topk: false, prepare: true, short: false };
 
+/// Largest prefill chunk unless one is asked for, in tokens: what the figures of `docs/performance.md` were
+/// measured with. Larger chunks share each expert's weights among more tokens.
+pub const CHUNK: usize = 2048;
+
 /// How the CUDA device runs.
 #[derive(Clone, Debug, Default)]
 pub struct CudaOptions {
@@ -100,7 +104,13 @@ impl CudaDevice {
         Ok(self.gpu.memory()?.0.saturating_sub(HEADROOM_BYTES))
     }
 
-    fn architecture(&self) -> Architecture {
+    /// What its kernels come from.
+    pub fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
+    /// What its kernels are compiled for.
+    pub fn architecture(&self) -> Architecture {
         let (major, minor) = self.info().capability;
         Architecture::of(major, minor)
     }

@@ -58,13 +58,27 @@ impl Gpu {
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
         }
-        call("cuInit", result::init())?;
+        match result::init() {
+            // As where CUDA_VISIBLE_DEVICES hides them.
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => {
+                return Err(CudaError::NoGpu { found: 0, wanted: index });
+            }
+            // Of the toolkit, to link against.
+            Err(DriverError(sys::CUresult::CUDA_ERROR_STUB_LIBRARY)) => {
+                return Err(CudaError::NoDriver);
+            }
+            started => call("cuInit", started)?,
+        }
         let found = call("cuDeviceGetCount", result::device::get_count())? as usize;
         if index >= found {
             return Err(CudaError::NoGpu { found, wanted: index });
         }
         let device = call("cuDeviceGet", result::device::get(index as i32))?;
         let info = info(device)?;
+        // Older ones have no `cuLaunchKernelEx`.
+        if info.driver_version < 11_080 {
+            return Err(CudaError::OldDriver { found: info.driver_version });
+        }
         if info.capability < (8, 0) {
             let found = format!("{}.{}", info.capability.0, info.capability.1);
             return Err(CudaError::TooOld { name: info.name, found });

@@ -32,6 +32,15 @@ pub enum CudaError {
         /// Its compute capability.
         found: String,
     },
+    /// The driver lacks calls that lily makes.
+    #[error(
+        "the NVIDIA driver offers CUDA {}.{}, need at least 11.8; install a newer one from \
+         https://www.nvidia.com/drivers, or use --device cpu", .found / 1000, .found % 1000 / 10
+    )]
+    OldDriver {
+        /// Version of CUDA that it offers, 1000 times the major number.
+        found: i32,
+    },
     /// NVRTC is not there and a kernel is not in the cache.
     #[error(
         "found no NVRTC library ({tried}); it comes with the CUDA toolkit and as the Python package \

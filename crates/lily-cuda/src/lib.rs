@@ -20,6 +20,6 @@ mod fetch;
 mod nvrtc;
 mod upload;
 
-pub use device::{CudaDevice, CudaOptions, FUSIONS, PRECISION};
+pub use device::{CHUNK, CudaDevice, CudaOptions, FUSIONS, PRECISION};
 pub use driver::DeviceInfo;
 pub use error::CudaError;

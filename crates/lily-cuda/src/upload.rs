@@ -3,15 +3,13 @@
 //! stays bounded by the buffers, and nothing waits between matrices.
 
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
 
 use lily_kernels::gpu::MatrixFormat;
 use lily_kernels::gpu::stored::{Part, Unreadable, WeightFiles, excerpt, parts};
-use lily_plan::WeightMatrix;
+use lily_plan::{WeightMatrix, on_threads};
 
 /// Bytes of a page-locked buffer, unless a row needs more. Copies of this size run at the full speed of the bus.
 const STAGE_BYTES: usize = 4 << 20;
@@ -98,11 +96,10 @@ pub(crate) fn upload<B: Bus>(
             error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(first);
         }
     };
-    let workers = threads.clamp(1, MOST_THREADS).min(jobs.len());
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().for_each(|t| t.join().unwrap_or_else(|p| resume_unwind(p)));
-    });
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    on_threads(threads.clamp(1, MOST_THREADS).min(jobs.len()), work);
     error.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lily_plan::{
     Access, BufferId, BufferKind, Buffers, Device, DeviceError, Element, Interpreter, Launch, Live,
-    Memory, Plan, Precision, RowFormat, Step, Weight, Weights, control,
+    Memory, Plan, Precision, RowFormat, Step, Weight, Weights, control, on_threads,
 };
 
 use crate::shape::{LaunchContext, Mixer, ModelShape, SessionShape};
@@ -226,11 +226,8 @@ fn all_wanted(cases: &[Case], threads: usize) -> Vec<Result<Vec<Contents>, Strin
             own.push((index, wanted(case)));
         }
     };
-    let mut results: Vec<_> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.min(cases.len())).map(|_| scope.spawn(work)).collect();
-        let joined = workers.into_iter();
-        joined.flat_map(|w| w.join().unwrap_or_else(|p| std::panic::resume_unwind(p))).collect()
-    });
+    let workers = threads.min(cases.len());
+    let mut results: Vec<_> = on_threads(workers, work).into_iter().flatten().collect();
     results.sort_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, want)| want).collect()
 }

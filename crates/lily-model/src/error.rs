@@ -100,6 +100,17 @@ pub enum CheckpointError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// The system maps no file of this size.
+    #[error(
+        "`{}` cannot be mapped ({source}); raise the limit of address space (ulimit -v), which needs room for all weights",
+        .file.display()
+    )]
+    AddressSpace {
+        /// The file.
+        file: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The index is not JSON with a `weight_map`.
     #[error("`{}` is not a usable index ({reason}); download it again", .file.display())]
     Index {

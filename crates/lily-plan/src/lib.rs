@@ -10,6 +10,7 @@
 mod buffer;
 mod device;
 mod forward;
+mod groups;
 mod host;
 mod interpreter;
 mod launch;
@@ -18,6 +19,7 @@ mod matrix;
 mod plan;
 mod print;
 mod reference;
+mod threads;
 
 pub use buffer::{Buffer, BufferId, BufferKind, Buffers, Element, Region};
 pub use device::{
@@ -25,6 +27,7 @@ pub use device::{
     MemoryBudget, PlanId, Precision, WeightWatch, Weights, WholeBelow, check_plan, check_range,
     check_weights, read_f32, read_i32, write_f32, write_i32,
 };
+pub use groups::{ControlGroup, control_groups};
 pub use host::host_memory;
 pub use interpreter::{Interpreter, ReferenceFn, ReferenceTable};
 pub use launch::{Access, Binding, Dependency, Launch};
@@ -33,3 +36,4 @@ pub use matrix::{GROUP, MatrixError, RowFormat, RowRef, RowSegment, Weight, Weig
 pub use plan::{Plan, PlanError};
 pub use print::{EntryRow, LaunchRow, PlanTable};
 pub use reference::ReferenceIo;
+pub use threads::on_threads;

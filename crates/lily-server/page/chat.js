@@ -322,6 +322,8 @@ async function connect() {
     document.title = `${model.id} · lily`;
     by('greeting').textContent = 'What would you like to know?';
     by('greeting').className = '';
+    by('note').textContent = model.note ?? '';
+    by('note').hidden = !model.note;
     by('forget-key').hidden = !key;
   } catch (error) {
     model = null;

@@ -40,6 +40,8 @@ pub(crate) struct App {
     pub vocab: usize,
     pub defaults: GenerationDefaults,
     pub stop_ids: Vec<u32>,
+    /// What readers of its answers should know of the model.
+    pub note: Option<String>,
     pub heartbeat: Duration,
     /// Most time of a reply, waiting counted.
     pub request_timeout: Option<Duration>,

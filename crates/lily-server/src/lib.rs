@@ -118,6 +118,8 @@ pub struct Model {
     pub defaults: GenerationDefaults,
     /// Tokens that end a text.
     pub stop_ids: Vec<u32>,
+    /// What whoever reads its answers should know of it, in a sentence.
+    pub note: Option<String>,
 }
 
 /// Time for replies to be written after they were ended at shutdown.

@@ -52,6 +52,8 @@ fn description(app: &App) -> Value {
         "object": "model",
         "created": app.created,
         "owned_by": "lily",
+        // Of a toy that it is one.
+        "note": app.note,
         "context_length": app.context,
         "max_model_len": app.context,
         "max_output_tokens": app.context - 1,

@@ -120,6 +120,7 @@ impl Shared {
             vocab,
             defaults: model.defaults,
             stop_ids: model.stop_ids,
+            note: model.note,
             heartbeat: self.heartbeat,
             request_timeout: self.request_timeout,
             script,

@@ -56,7 +56,10 @@ impl Worker {
         thread::Builder::new()
             .name("lily-engine".into())
             .stack_size(STACK)
-            .spawn(move || Floor::new(&shared, generator, &tokenizer, pause).work())?;
+            .spawn(move || Floor::new(&shared, generator, &tokenizer, pause).work())
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot start the model's thread: {error}"))
+            })?;
         Ok(worker)
     }
 

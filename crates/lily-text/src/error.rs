@@ -55,6 +55,17 @@ pub enum TextError {
         /// What the template engine said.
         detail: String,
     },
+    /// The system has no thread for the template.
+    #[error(
+        "no thread with a stack of {stack_mib} MiB can be started for the chat template ({source}); raise the limits of \
+         memory (ulimit -v) and of processes (ulimit -u), or end other programs"
+    )]
+    NoThread {
+        /// The stack's size.
+        stack_mib: usize,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The template itself refused the conversation, by `raise_exception`.
     #[error("the chat template refuses the conversation: {message}")]
     Raised {

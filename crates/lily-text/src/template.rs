@@ -138,13 +138,17 @@ impl ChatTemplate {
     }
 
     fn parse(source: String, file: PathBuf, config: &Json) -> Result<ChatTemplate, TextError> {
+        let invalid = |error: &minijinja::Error| TextError::TemplateSyntax {
+            file: file.clone(),
+            detail: error.to_string(),
+        };
         let environment = environment::build(&source, Marks::default())
-            .map_err(|e| TextError::TemplateSyntax { file: file.clone(), detail: e.to_string() })?;
+            .map_err(|refusal| refusal.told(invalid))?;
         let names = ["bos_token", "eos_token", "unk_token", "pad_token"];
         let token = |name| Some((name, named_token(config, name)?.to_owned()));
         let tokens = names.into_iter().filter_map(token).collect();
-        let mut variables = environment::variables(&source)
-            .map_err(|e| TextError::TemplateSyntax { file: file.clone(), detail: e.to_string() })?;
+        let mut variables =
+            environment::variables(&source).map_err(|refusal| refusal.told(invalid))?;
         variables.retain(|name| !OWN.contains(&name.as_str()));
         Ok(ChatTemplate { source, file, environment, tokens, variables })
     }
@@ -232,7 +236,7 @@ impl ChatTemplate {
                 _ => Marks::default(),
             };
             let built = environment::build(&self.source, marks);
-            (built.map_err(|e| failed(&e, 0))?, marks)
+            (built.map_err(|refusal| refusal.told(|e| failed(e, 0)))?, marks)
         } else {
             (self.environment.clone(), Marks::default())
         };

@@ -23,6 +23,8 @@ use lily_model::synth::{PRESETS, SynthError};
 pub use metal::MetalArgs;
 pub use serve::ServeArgs;
 
+use crate::device::CHUNK;
+
 /// A local inference engine for Qwen3.5/3.6 mixture-of-experts models.
 #[derive(Parser)]
 #[command(name = "lily", version, arg_required_else_help = true)]
@@ -54,7 +56,7 @@ pub enum Command {
     Serve(ServeArgs),
     /// Measure prefill and decode speed over growing prompts.
     #[command(
-        after_help = "Example:\n  lily bench --preset qwen3.6-35b-a3b --device cuda --chunk 2048 --json bench.json"
+        after_help = "Example:\n  lily bench --preset qwen3.6-35b-a3b --device cuda --json bench.json"
     )]
     Bench(BenchArgs),
     /// Compare a model with recorded logits: perplexity, top-1 agreement, KL, largest difference.
@@ -66,7 +68,7 @@ pub enum Command {
     /// the functions.
     #[command(
         after_help = "Examples:\n  lily plan -m qwen3.6-35b-a3b --for metal --position 4096\n  \
-                            lily plan -m qwen3.6-35b-a3b --for metal --chip m5-max"
+                            lily plan --for metal --chip m5-max"
     )]
     Plan(PlanArgs),
     /// Say what this machine has, and check every kernel against its reference.
@@ -127,9 +129,16 @@ pub struct ModelArgs {
     /// How decode steps go to the GPU of a Mac.
     #[command(flatten)]
     pub metal: MetalArgs,
-    /// Largest prefill chunk, in tokens; without it 512, or what suits the GPU of a Mac.
+    /// Largest prefill chunk, in tokens; without it 512, on an NVIDIA GPU 2048, or what suits the GPU of a Mac.
     #[arg(long, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: Option<usize>,
+}
+
+impl ModelArgs {
+    /// Whether an option asks for what only the processor has.
+    pub fn is_for_processor(&self) -> bool {
+        self.exact || self.threads > 0 || self.load != LoadChoice::Map
+    }
 }
 
 /// Where weights are on the CPU.
@@ -144,11 +153,12 @@ pub enum LoadChoice {
 /// Devices of this build.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeviceChoice {
-    /// The best device of this machine: the GPU of an Apple silicon Mac, otherwise the processor.
+    /// The GPU of an Apple silicon Mac; an NVIDIA GPU for models of 1 GB or more, if it is ready for
+    /// them; otherwise the processor.
     Auto,
     /// The processor.
     Cpu,
-    /// An NVIDIA GPU; `auto` does not take it.
+    /// An NVIDIA GPU.
     Cuda,
     /// The GPU of a Mac.
     Metal,
@@ -175,16 +185,17 @@ pub struct EvalArgs {
 #[derive(Args)]
 pub struct PlanArgs {
     /// Model folder, config.json, a preset (qwen3.6-35b-a3b, tiny), a downloaded model, or nano: the
-    /// weights are not read.
+    /// weights are not read. Without it, the preset qwen3.6-35b-a3b.
     #[arg(short, long)]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
     /// Device whose plan is printed.
     #[arg(long = "for", value_enum, default_value_t = PlanDevice::Cpu)]
     pub device: PlanDevice,
     /// Step whose plan is printed.
     #[arg(long, value_enum, default_value_t = PlanStep::Decode)]
     pub step: PlanStep,
-    /// Tokens of the prefill chunk; without it what lily would choose for the chip at the position, or 512.
+    /// Tokens of the prefill chunk; without it what lily would choose: for the chip at the position, 2048 for
+    /// NVIDIA GPUs, or 512.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub tokens: Option<usize>,
     /// Tokens already in the cache.
@@ -316,6 +327,14 @@ impl PlanArgs {
             Some(option) => {
                 Err(conflict("plan", &format!("{option} has no effect with --step {step}")))
             }
+        }
+    }
+
+    /// The largest prefill chunk of the device where no chip is named.
+    pub fn chunk(&self) -> usize {
+        match self.device {
+            PlanDevice::Cuda => lily_cuda::CHUNK,
+            PlanDevice::Cpu | PlanDevice::Metal => CHUNK,
         }
     }
 }

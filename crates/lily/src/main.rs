@@ -6,6 +6,7 @@ mod answer;
 mod args;
 mod commands;
 mod device;
+mod functions;
 mod interrupt;
 mod model;
 mod output;

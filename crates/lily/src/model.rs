@@ -2,19 +2,22 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_files::{Files, Packed};
 use lily_hub::{Cache, HubError, ModelId};
+use lily_kernels::ModelShape;
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
-use lily_plan::WeightWatch;
+use lily_plan::{WeightWatch, Weights};
+use lily_text::{PromptEncoder, TextError};
 
 use crate::args::ModelArgs;
-use crate::device::{self, Opened};
+use crate::device::{self, Opened, Task};
 use crate::output::note;
 
 /// What `-m` calls the built-in model.
@@ -27,6 +30,8 @@ pub struct Source {
     place: Place,
     /// Whether nobody asked for this one.
     is_unnamed: bool,
+    /// Once it was read.
+    config: OnceLock<Config>,
 }
 
 enum Place {
@@ -37,6 +42,10 @@ enum Place {
 }
 
 impl Source {
+    fn new(name: String, place: Place) -> Self {
+        Self { name, place, is_unnamed: false, config: OnceLock::new() }
+    }
+
     /// Finds a model by its folder, or by its name on the hub if it was downloaded; `nano` is the built-in
     /// one, and `./nano` a folder. A folder comes before the hub. Never uses the network.
     ///
@@ -50,7 +59,7 @@ impl Source {
             let whole = model.canonicalize().ok();
             let name = whole.as_deref().and_then(Path::file_name).unwrap_or(model.as_os_str());
             let name = name.to_string_lossy().into();
-            return Ok(Self { name, place: Place::Folder(model.into()), is_unnamed: false });
+            return Ok(Self::new(name, Place::Folder(model.into())));
         }
         let text = model.to_str().filter(|_| !model.exists());
         let Some(id) = text.and_then(|text| ModelId::from_str(text).ok()) else {
@@ -77,23 +86,30 @@ impl Source {
                 return Err(error).context(format!("found no folder {id}{without}"));
             }
         };
-        Ok(Self { name: id.name().into(), place: Place::Folder(folder), is_unnamed: false })
+        Ok(Self::new(id.name().into(), Place::Folder(folder)))
     }
 
-    /// The model that was named, or the built-in one, which is then announced when it is loaded.
+    /// The model that was named, if lily runs its kind, or the built-in one, which is then announced when it is loaded.
+    ///
+    /// # Errors
+    /// As [`locate`](Self::locate), or the kind is not supported.
+    pub fn find(args: &ModelArgs) -> Result<Self> {
+        let source = Self::locate_or_builtin(args.model.as_deref())?;
+        // First of all.
+        source.config()?;
+        Ok(source)
+    }
+
+    /// As [`locate`](Self::locate); without a name the built-in model.
     ///
     /// # Errors
     /// As [`locate`](Self::locate).
-    pub fn find(args: &ModelArgs) -> Result<Self> {
-        if let Some(model) = &args.model {
-            let source = Self::locate(model)?;
-            // First of all: whether lily runs such a model.
-            source.config()?;
-            return Ok(source);
+    pub fn locate_or_builtin(model: Option<&Path>) -> Result<Self> {
+        if let Some(model) = model {
+            return Self::locate(model);
         }
-        let source = Self::builtin().context(
-            "no model is given, and this program has none built in; name a model with -m",
-        )?;
+        let source = Self::builtin()
+            .context("no model is given, and this program has none built in; name a model")?;
         Ok(Self { is_unnamed: true, ..source })
     }
 
@@ -102,11 +118,7 @@ impl Source {
         #[cfg(feature = "nano")]
         {
             let packed = &lily_nano::NANO;
-            Some(Self {
-                name: packed.name.into(),
-                place: Place::Program(packed),
-                is_unnamed: false,
-            })
+            Some(Self::new(packed.name.into(), Place::Program(packed)))
         }
         #[cfg(not(feature = "nano"))]
         None
@@ -125,12 +137,30 @@ impl Source {
         }
     }
 
-    /// The model's `config.json`.
+    /// The model's tokenizer and chat template. `wanted` says what needs them, for a model that has none.
+    ///
+    /// # Errors
+    /// A file is missing or malformed, or the system has no thread to read the template on.
+    pub fn encoder(&self, wanted: &'static str) -> Result<PromptEncoder> {
+        match PromptEncoder::open(self.files()) {
+            Ok(encoder) => Ok(encoder),
+            Err(error @ TextError::NoThread { .. }) => Err(error.into()),
+            Err(error) => Err(error).context(wanted),
+        }
+    }
+
+    /// The model's `config.json`, which is read once.
     ///
     /// # Errors
     /// It is missing or not supported.
-    pub fn config(&self) -> Result<Config> {
-        Ok(Config::read(self.files())?)
+    pub fn config(&self) -> Result<&Config> {
+        match self.config.get() {
+            Some(config) => Ok(config),
+            None => {
+                let read = Config::read(self.files())?;
+                Ok(self.config.get_or_init(|| read))
+            }
+        }
     }
 
     /// What `generation_config.json` says about sampling; nothing without the file.
@@ -148,83 +178,110 @@ impl Source {
     /// A file of the model is missing or malformed.
     pub fn ids(&self) -> Result<(usize, Vec<u32>)> {
         let config = self.config()?;
-        let vocab = model_shape(&config).vocab_used;
-        Ok((vocab, stop_tokens(self.files(), &config)?))
+        let vocab = model_shape(config).vocab_used;
+        Ok((vocab, stop_tokens(self.files(), config)?))
     }
 
-    /// Checks the weights and sets up an engine. Warnings go to standard error.
+    /// Checks the files and sets up an engine on the device that the command line asks for, with options of which the
+    /// device's part is set here. Warnings go to standard error.
     ///
     /// # Errors
     /// The checkpoint is not complete or not supported, or the context does not fit into memory.
-    pub fn load(&self, args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-        self.load_with(args, EngineOptions { context, all_logits, ..EngineOptions::default() })
+    pub fn load(&self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
+        let start = Instant::now();
+        let checked = self.check(options.context)?;
+        let engine = device::start(args, &checked.task(options), |opened| {
+            let options = opened.options(args, options);
+            checked.engine(opened, options)
+        })?;
+        Ok(Loaded { engine, stop_ids: checked.stop_ids, load_time: start.elapsed() })
     }
 
-    /// As [`load`](Self::load), with options of which chunk and steps ahead are set here.
+    /// Checks the files before a context of so many positions is set up. Warnings go to standard error.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_with(&self, args: &ModelArgs, options: EngineOptions) -> Result<Loaded> {
-        let opened = device::open(args)?;
-        let options = EngineOptions {
-            chunk: args.chunk.unwrap_or(opened.chunk),
-            run_ahead: opened.steps_ahead.max(1),
-            steps_ahead: opened.steps_ahead,
-            ..options
-        };
-        self.load_on(opened, options)
+    /// The checkpoint is not complete or not supported.
+    pub fn check(&self, context: usize) -> Result<Checked<'_>> {
+        let config = self.config()?;
+        let checkpoint = Checkpoint::open_as(self.files(), config.clone())?;
+        for warning in checkpoint.warnings() {
+            note(format_args!("lily: warning: {warning}"));
+        }
+        if context > config.max_position_embeddings {
+            note(format_args!(
+                "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
+                config.max_position_embeddings
+            ));
+        }
+        // Also where nothing of it is used: a damaged file is a damaged checkpoint.
+        self.defaults()?;
+        Ok(Checked {
+            source: self,
+            shape: model_shape(config),
+            weights: checkpoint.weights()?,
+            stop_ids: stop_tokens(self.files(), config)?,
+            checkpoint,
+        })
+    }
+}
+
+/// A model whose files are complete and supported.
+pub struct Checked<'a> {
+    source: &'a Source,
+    checkpoint: Checkpoint,
+    shape: ModelShape,
+    weights: Weights,
+    stop_ids: Vec<u32>,
+}
+
+impl Checked<'_> {
+    /// What a device is chosen by.
+    pub fn task(&self, options: EngineOptions) -> Task<'_> {
+        Task { shape: &self.shape, weights: &self.weights, options }
     }
 
-    /// As [`load`](Self::load), on a device that is open.
+    /// Sets up an engine.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
-    pub fn load_on(&self, mut opened: Opened, options: EngineOptions) -> Result<Loaded> {
-        if self.is_unnamed {
+    /// The session does not fit into memory, or the device fails.
+    pub fn engine(&self, mut opened: Opened, options: EngineOptions) -> Result<Engine> {
+        if self.source.is_unnamed {
             // Not before: what does not come to answer has no need of it.
             note(
                 "lily: no model given: lily-nano answers, a toy of the same build as the real ones; use -m \
                  for one of those",
             );
         }
-        let start = Instant::now();
-        let checkpoint = Checkpoint::open(self.files())?;
-        for warning in checkpoint.warnings() {
-            note(format_args!("lily: warning: {warning}"));
-        }
-        let config = checkpoint.config();
-        if options.context > config.max_position_embeddings {
-            note(format_args!(
-                "lily: warning: a context of {} tokens is longer than the {} the model was made for",
-                options.context, config.max_position_embeddings
-            ));
-        }
-        // Also where nothing of it is used: a damaged file is a damaged checkpoint.
-        self.defaults()?;
-        let stop_ids = stop_tokens(self.files(), config)?;
-        let weights = checkpoint.weights()?;
-        opened.device.weight_files(checkpoint.mapped_files());
-        let bar = loading_bar()?;
-        opened.device.watch_weights(watch(&bar));
-        let engine = Engine::new(opened.device, model_shape(config), weights, options);
-        bar.finish_and_clear();
-        let engine =
-            engine.with_context(|| format!("cannot run {}", self.files().root().display()))?;
-        Ok(Loaded { engine, stop_ids, load_time: start.elapsed() })
+        opened.device.weight_files(self.checkpoint.mapped_files());
+        let root = self.checkpoint.folder().display();
+        set_up(opened, &self.task(options)).with_context(|| format!("cannot run {root}"))
     }
+}
+
+/// Sets up an engine on an open device, with a bar for its weights.
+///
+/// # Errors
+/// The session does not fit into memory, or the device fails.
+pub fn set_up(mut opened: Opened, task: &Task<'_>) -> Result<Engine> {
+    let bar = loading_bar()?;
+    opened.device.watch_weights(watch(&bar));
+    let (shape, weights) = (task.shape.clone(), task.weights.clone());
+    let engine = Engine::new(opened.device, shape, weights, task.options);
+    bar.finish_and_clear();
+    Ok(engine?)
 }
 
 /// A bar for weights on their way into device memory, on standard error where that is a terminal.
 ///
 /// # Errors
 /// None that can happen: its template is fixed.
-pub fn loading_bar() -> Result<ProgressBar> {
+fn loading_bar() -> Result<ProgressBar> {
     let style = "loading [{bar:30}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
     Ok(ProgressBar::new(0).with_style(ProgressStyle::with_template(style)?))
 }
 
 /// Moves a bar on.
-pub fn watch(bar: &ProgressBar) -> WeightWatch {
+fn watch(bar: &ProgressBar) -> WeightWatch {
     let bar = bar.clone();
     Box::new(move |bytes, total| {
         bar.set_length(total);
@@ -242,10 +299,22 @@ pub struct Loaded {
     pub load_time: Duration,
 }
 
-/// Finds the model and loads it.
-///
-/// # Errors
-/// As [`Source::find`] and [`Source::load`].
-pub fn load(args: &ModelArgs, context: usize, all_logits: bool) -> Result<Loaded> {
-    Source::find(args)?.load(args, context, all_logits)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn config_json_is_read_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/odd");
+        for entry in golden.read_dir().expect("a golden model").flatten() {
+            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("a copy");
+        }
+        let source = Source::locate(folder.path()).expect("it is there");
+        source.config().expect("it is supported");
+        // Whoever read it again would miss it.
+        std::fs::remove_file(folder.path().join("config.json")).expect("it was there");
+        let checked = source.check(16).expect("it is complete");
+        assert_eq!(checked.shape, model_shape(source.config().expect("it is known")));
+    }
 }

@@ -2,9 +2,11 @@
 //! reason to panic.
 
 use std::fmt;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::Path;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, bail};
 use lily_model::Printable;
 use serde::Serialize;
 
@@ -48,6 +50,17 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(format_args!("{}\n", serde_json::to_string(value)?))
 }
 
+/// An empty file in place of what may be there.
+///
+/// # Errors
+/// It cannot be written, or something else than a file is there: a pipe would wait for its reader.
+pub fn create_file(path: &Path) -> Result<File> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        bail!("cannot write {}: it is there and no regular file; name another", path.display());
+    }
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Writes a line for people to standard error; nobody has to read it. What could steer a terminal,
 /// such as an escape code in a file's text, is spelled out.
 pub fn note(text: impl fmt::Display) {
@@ -66,7 +79,7 @@ pub fn note_failure(error: &Error) {
 }
 
 /// An error with its causes. Many messages hold their cause already: it is not said twice.
-fn sentence(error: &Error) -> String {
+pub fn sentence(error: &Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();

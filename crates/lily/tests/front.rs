@@ -205,6 +205,29 @@ fn a_dash_reads_the_prompt_from_standard_input() {
     assert_eq!(out(&piped), ok(&[&args[..], &["Hello"]].concat()));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn too_little_address_space_is_not_blamed_on_the_template() {
+    let run =
+        format!("ulimit -v 200000; exec '{}' run -m '{}' hi", env!("CARGO_BIN_EXE_lily"), model());
+    let output = input::with_input(Command::new("sh").args(["-c", &run]), "");
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("lily: no thread with a stack of ") && said.contains("(ulimit -v)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_empty_question_is_refused() {
+    for (question, input) in [("", "Hello"), (" \n", "Hello"), ("-", ""), ("-", "\n")] {
+        let output = with_input(&["run", "-m", model(), question], input);
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(1), ""), "{question:?}");
+        assert!(err(&output).contains("the question is empty"), "{}", err(&output));
+    }
+}
+
 #[test]
 fn a_system_prompt_lengthens_the_prompt_and_a_chat_template_frames_it() {
     let tokens = |args: &[&str]| {
@@ -377,12 +400,13 @@ fn completions_and_manual_pages_know_every_command() {
         }
     }
     let page = ok(&["man"]);
-    assert!(page.contains(".TH lily"), "{page}");
+    assert!(page.contains(".TH lily 1") && page.contains("\"lily 0."), "{page}");
     let folder = tempfile::tempdir().unwrap();
     ok(&["man", "--out", folder.path().to_str().unwrap()]);
     for name in commands {
         let page = std::fs::read_to_string(folder.path().join(format!("lily-{name}.1"))).unwrap();
-        assert!(page.contains("Example"), "{name}");
+        assert!(page.contains("\n.SH EXAMPLES\n") && !page.contains("EXTRA"), "{name}: {page}");
+        assert!(!page.contains("Examples:"), "{name}: {page}");
     }
 }
 

@@ -1,7 +1,9 @@
 //! A container's quota of processor time.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use lily_plan::{ControlGroup, control_groups};
 
 /// Processors that the quota of this program's control groups is worth, rounded down and at least
 /// one; `None` without a quota. A group's parents count too: the least is what it gets.
@@ -9,44 +11,13 @@ use std::path::{Path, PathBuf};
 /// Processors that a control group (`cpuset`) takes away are missing from the thread's affinity
 /// already.
 pub(super) fn processors(root: &Path) -> Option<usize> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mounts = root.join("sys/fs/cgroup");
-    let mut least: Option<f64> = None;
-    let mut take = |worth: Option<f64>| {
-        if let Some(worth) = worth {
-            least = Some(least.map_or(worth, |least| least.min(worth)));
-        }
-    };
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        if controllers.is_empty() {
-            // Version 2, alone or beside version 1.
-            for mount in [mounts.clone(), mounts.join("unified")] {
-                folders(&mount, group).for_each(|folder| take(max(&folder)));
-            }
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            for mount in [mounts.join("cpu"), mounts.join(controllers)] {
-                folders(&mount, group).for_each(|folder| take(cfs(&folder)));
-            }
-        }
-    }
+    let groups = control_groups(root, "cpu");
+    let worth = groups.iter().filter_map(|group| match group {
+        ControlGroup::One(folder) => cfs(folder),
+        ControlGroup::Two(folder) => max(folder),
+    });
     // The program rounds down: a thread more than the quota would be stopped in every period.
-    least.map(|worth| (worth as usize).max(1))
-}
-
-/// The folders of a group and of its parents, up to the mount. Inside a container the group's own
-/// name may not be there; what is mounted is then its own.
-pub(super) fn folders(mount: &Path, group: &str) -> impl Iterator<Item = PathBuf> + use<> {
-    // No part of a name may lead out of the mount.
-    let parts: Vec<&str> = group.split('/').filter(|p| !matches!(*p, "" | "." | "..")).collect();
-    let mut folder = mount.to_path_buf();
-    let mut all = vec![folder.clone()];
-    for part in parts {
-        folder.push(part);
-        all.push(folder.clone());
-    }
-    all.into_iter()
+    worth.reduce(f64::min).map(|least| (least as usize).max(1))
 }
 
 /// `cpu.max` of version 2: microseconds of time, or `max`, in a period of so many.

@@ -1,5 +1,3 @@
-use std::path::PathBuf;
-
 use super::*;
 
 /// A root folder with files in it.
@@ -140,12 +138,6 @@ fn a_quota_leaves_the_choice_of_cores_to_the_system() {
     assert_eq!(cores.threads(), 2);
     assert_eq!(cores.places(2), [Vec::<usize>::new()]);
     assert_eq!(cores.describe(), "4 cores, 8 processors, a quota of 2");
-}
-
-#[test]
-fn a_groups_name_leads_nowhere_else() {
-    let parts: Vec<PathBuf> = quota::folders(Path::new("m"), "/../a/./b").collect();
-    assert_eq!(parts, [Path::new("m"), Path::new("m/a"), Path::new("m/a/b")]);
 }
 
 #[test]

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use bytes::Bytes;
 use lily_kernels::gpu::stored::{Unreadable, WeightFiles};
-use lily_plan::{DeviceError, RowSegment, Weight, WeightMatrix, Weights};
+use lily_plan::{DeviceError, RowSegment, Weight, WeightMatrix, Weights, on_threads};
 use memmap2::MmapMut;
 
 use super::pages::want_huge;
@@ -126,10 +125,6 @@ fn read(
             watch(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
         }
     };
-    thread::scope(|scope| {
-        for _ in 0..threads.clamp(LEAST_THREADS, MOST_THREADS).min(count) {
-            scope.spawn(work);
-        }
-    });
+    on_threads(threads.clamp(LEAST_THREADS, MOST_THREADS).min(count), work);
     first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }

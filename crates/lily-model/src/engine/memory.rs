@@ -3,9 +3,9 @@
 use std::ops::RangeInclusive;
 
 use lily_kernels::{Mixer, ModelShape, SessionShape};
-use lily_plan::{BufferKind, MemoryBudget};
+use lily_plan::{BufferKind, Device, MemoryBudget, Weights};
 
-use super::{CacheMemory, EngineError};
+use super::{CacheMemory, EngineError, EngineOptions, session_shape, weight_bytes};
 use crate::plan::{MatrixBytes, declare, splits};
 
 /// Bytes of a session by purpose.
@@ -62,6 +62,57 @@ pub fn largest_context(shape: &ModelShape, session: &SessionShape, limit: u64) -
     largest
 }
 
+/// A session that fits into memory.
+pub(super) struct Placed {
+    /// As they were given, with a batch that fits.
+    pub(super) options: EngineOptions,
+    pub(super) session: SessionShape,
+    pub(super) cache_bytes: u64,
+}
+
+/// Finds the room for a model and its session.
+pub(super) fn place(
+    device: &dyn Device,
+    shape: &ModelShape,
+    weights: &Weights,
+    mut options: EngineOptions,
+) -> Result<Placed, EngineError> {
+    let mut session = session_shape(shape, &options, device.precision())?;
+    let room = Room {
+        budget: match options.memory {
+            None => device.memory_budget(weights)?,
+            given => given,
+        },
+        host: device.host_memory()?,
+        in_place: weights.values().map(weight_bytes).sum(),
+        cache: options.cache,
+    };
+    room.check_cache()?;
+    while let Err(error) = room.check(shape, &session) {
+        if !options.shrink_batch || options.batch == 1 {
+            return Err(error);
+        }
+        options.batch -= 1;
+        session = session_shape(shape, &options, device.precision())?;
+    }
+    let cache_bytes = room.cache_bytes(shape, &session);
+    Ok(Placed { options, session, cache_bytes })
+}
+
+/// Whether a device has room for a model with these options now; nothing is allocated.
+///
+/// # Errors
+/// What [`Engine::new`](super::Engine::new) would say: a session, weights or a cache that do not fit, or an option outside of its
+/// range.
+pub fn check_memory(
+    device: &dyn Device,
+    shape: &ModelShape,
+    weights: &Weights,
+    options: &EngineOptions,
+) -> Result<(), EngineError> {
+    place(device, shape, weights, *options).map(|_| ())
+}
+
 /// Most bytes that a cache takes of what is left, unless it is told otherwise.
 const MOST_SPARE: u64 = 4 << 30;
 /// The same where the system does not say what is left.
@@ -70,14 +121,14 @@ const UNKNOWN_SPARE: u64 = 1 << 30;
 const LEAST_TOKENS: u64 = 256;
 
 /// What an engine may take.
-pub(super) struct Room {
-    pub(super) budget: Option<MemoryBudget>,
+struct Room {
+    budget: Option<MemoryBudget>,
     /// Bytes for the cache, where they are not part of `budget`.
-    pub(super) host: Option<u64>,
+    host: Option<u64>,
     /// Bytes of weights that may be used in place: they should stay in memory, but are not part of
     /// `budget`.
-    pub(super) in_place: u64,
-    pub(super) cache: CacheMemory,
+    in_place: u64,
+    cache: CacheMemory,
 }
 
 impl Room {
@@ -91,7 +142,7 @@ impl Room {
     }
 
     /// Refuses a cache that memory of its own has no room for.
-    pub(super) fn check_cache(&self) -> Result<(), EngineError> {
+    fn check_cache(&self) -> Result<(), EngineError> {
         match (self.asked().0, self.host) {
             (needed, Some(limit)) if needed > limit => {
                 Err(EngineError::CacheMemory { needed, limit })
@@ -101,11 +152,7 @@ impl Room {
     }
 
     /// Refuses a session that does not fit.
-    pub(super) fn check(
-        &self,
-        shape: &ModelShape,
-        session: &SessionShape,
-    ) -> Result<(), EngineError> {
+    fn check(&self, shape: &ModelShape, session: &SessionShape) -> Result<(), EngineError> {
         let Some(MemoryBudget { limit, weights }) = self.budget else { return Ok(()) };
         let for_model = limit
             .checked_sub(weights)
@@ -127,7 +174,7 @@ impl Room {
     }
 
     /// Bytes of the cache beside a session that fits.
-    pub(super) fn cache_bytes(&self, shape: &ModelShape, session: &SessionShape) -> u64 {
+    fn cache_bytes(&self, shape: &ModelShape, session: &SessionShape) -> u64 {
         if let CacheMemory::Bytes(bytes) = self.cache {
             return bytes;
         }

@@ -26,8 +26,8 @@ pub use constraint::{Allowed, Constraint, ConstraintError, TokenMask};
 pub use error::EngineError;
 pub use generate::{Chosen, Finish, Generation, Progress};
 pub use logprobs::TokenLogprobs;
-use memory::Room;
-pub use memory::{CONTEXTS, MemoryPlan, largest_context};
+pub use memory::{CONTEXTS, MemoryPlan, check_memory, largest_context};
+use memory::{Placed, place};
 pub use plans::{chunk_at, every_plan, whole_plan};
 pub use profile::{KernelCost, Measured};
 pub use run::Run;
@@ -116,26 +116,9 @@ impl Engine {
         weights: Weights,
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
-        let mut options = options;
-        let mut session = session_shape(&shape, &options, device.precision())?;
-        let room = Room {
-            budget: match options.memory {
-                None => device.memory_budget(&weights)?,
-                given => given,
-            },
-            host: device.host_memory()?,
-            in_place: weights.values().map(weight_bytes).sum(),
-            cache: options.cache,
-        };
-        room.check_cache()?;
-        while let Err(error) = room.check(&shape, &session) {
-            if !options.shrink_batch || options.batch == 1 {
-                return Err(error);
-            }
-            options.batch -= 1;
-            session = session_shape(&shape, &options, device.precision())?;
-        }
-        let cache = PrefixCache::new(room.cache_bytes(&shape, &session));
+        let Placed { options, session, cache_bytes } =
+            place(device.as_ref(), &shape, &weights, options)?;
+        let cache = PrefixCache::new(cache_bytes);
         let buffers = declare(&shape, &session, &matrix_bytes(&weights));
         device.allocate(&buffers.table, weights)?;
         let mut engine = Self {
@@ -465,7 +448,8 @@ fn weight_bytes(weight: &Weight) -> u64 {
     }
 }
 
-fn matrix_bytes(weights: &Weights) -> MatrixBytes {
+/// Bytes of every weight matrix, as it is stored.
+pub fn matrix_bytes(weights: &Weights) -> MatrixBytes {
     let bytes = |w: &Weight| match w {
         Weight::Matrix(m) => Some(m.total_bytes()),
         Weight::Vector(_) => None,

@@ -118,6 +118,14 @@ pub enum SynthError {
         /// Layers of the configuration.
         found: usize,
     },
+    /// The system starts no thread to write with.
+    #[error(
+        "no thread can be started ({source}); raise the limit of processes (ulimit -u), or end other programs"
+    )]
+    NoThread {
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The tensor list names a tensor whose values are not defined here.
     #[error("tensor `{name}` has no rule for random values; add one to the generator")]
     UnknownTensor {

@@ -110,9 +110,15 @@ fn fill_all(
     thread::scope(|scope| {
         // The receiver lives inside the scope: if the caller panics, sending fails and threads end.
         let (sender, updates) = mpsc::channel();
-        for _ in 0..threads {
+        for thread in 0..threads {
             let (sender, blocks, next) = (sender.clone(), &blocks, &next);
-            scope.spawn(move || fill_some(plan, paths, blocks, next, stop, &sender));
+            let work = move || fill_some(plan, paths, blocks, next, stop, &sender);
+            match thread::Builder::new().spawn_scoped(scope, work) {
+                Ok(_) => {}
+                Err(source) if thread == 0 => return Err(SynthError::NoThread { source }),
+                // Those that run do all of it.
+                Err(_) => break,
+            }
         }
         drop(sender);
         for update in updates {

@@ -63,8 +63,19 @@ impl Checkpoint {
     /// As [`CheckpointError`] lists; each names the file, and the tensor where one is at fault.
     pub fn open<'a>(model: impl Into<Files<'a>>) -> Result<Self, CheckpointError> {
         let model = model.into();
+        Self::open_as(model, Config::read(model)?)
+    }
+
+    /// As [`open`](Self::open), for a `config.json` that was read already.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but those of `config.json`.
+    pub fn open_as<'a>(
+        model: impl Into<Files<'a>>,
+        config: Config,
+    ) -> Result<Self, CheckpointError> {
+        let model = model.into();
         let folder = model.root();
-        let config = Config::read(model)?;
         let mut files = WeightFiles::open(model)?;
         let (text, aside) = sort_tensors(&mut files, &config)?;
         let modules = modules(&config);

@@ -127,8 +127,12 @@ impl WeightFiles {
                 bytes.ok_or_else(|| io::ErrorKind::NotFound.into())
             }
         };
-        let bytes =
-            bytes.map_err(|source| CheckpointError::Unreadable { file: file.clone(), source })?;
+        let bytes = bytes.map_err(|source| match source.kind() {
+            io::ErrorKind::OutOfMemory => {
+                CheckpointError::AddressSpace { file: file.clone(), source }
+            }
+            _ => CheckpointError::Unreadable { file: file.clone(), source },
+        })?;
         let header = safetensors::parse_header(&bytes)
             .map_err(|problem| CheckpointError::Header { file: file.clone(), problem })?;
         let at = self.files.len();

@@ -302,6 +302,7 @@ fn r82_r83_the_limit_is_the_context_and_is_reported() {
     let server = serve_context(512, Settings::default());
     let model = server.send("GET", "/v1/models", &[], "").json()["data"][0].clone();
     assert_eq!(model["context_length"], 512);
+    assert_eq!(model["note"], "It is tiny.");
     let cut = server.chat(&endless(json!({})));
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     assert_eq!(cut["usage"]["total_tokens"], 512);

@@ -1,5 +1,7 @@
 //! The template engine, set up as the reference library sets up Python's jinja2.
 
+use std::io;
+
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
@@ -7,6 +9,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use super::client::Marks;
 use super::methods;
 use super::python::{JsonStyle, to_json, to_str};
+use crate::error::TextError;
 
 /// The template's name inside its environment; messages of the engine show it.
 pub(super) const NAME: &str = "chat_template";
@@ -26,12 +29,12 @@ const COMPILE_STACK_BYTES: usize = 256 << 20;
 const FRAME: [&str; 6] = ["loop", "self", "super", "caller", "varargs", "kwargs"];
 
 /// An environment with one template.
-pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, Error> {
+pub(super) fn build(source: &str, marks: Marks) -> Result<Environment<'static>, Refusal> {
     with_stack(source, || compile(source, marks))
 }
 
 /// The names that a template reads and neither sets itself nor gets from the engine, sorted.
-pub(super) fn variables(source: &str) -> Result<Vec<String>, Error> {
+pub(super) fn variables(source: &str) -> Result<Vec<String>, Refusal> {
     // The engine parses the text again to find them.
     with_stack(source, || {
         let env = compile(source, Marks::default())?;
@@ -45,12 +48,38 @@ pub(super) fn variables(source: &str) -> Result<Vec<String>, Error> {
     })
 }
 
+/// Why a template was not compiled.
+pub(super) enum Refusal {
+    /// It is not valid, or the engine failed on it.
+    Template(Error),
+    /// The system starts no thread.
+    NoThread(io::Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Template(error)
+    }
+}
+
+impl Refusal {
+    /// What the caller is told; `template` words an error of the engine.
+    pub(super) fn told(self, template: impl FnOnce(&Error) -> TextError) -> TextError {
+        match self {
+            Self::Template(error) => template(&error),
+            Self::NoThread(source) => {
+                TextError::NoThread { stack_mib: COMPILE_STACK_BYTES >> 20, source }
+            }
+        }
+    }
+}
+
 /// Runs on a thread whose stack holds the longest chain.
 fn with_stack<T: Send>(
     source: &str,
     work: impl FnOnce() -> Result<T, Error> + Send,
-) -> Result<T, Error> {
-    let refuse = |reason: String| Error::new(ErrorKind::SyntaxError, reason);
+) -> Result<T, Refusal> {
+    let refuse = |reason: String| Refusal::Template(Error::new(ErrorKind::SyntaxError, reason));
     if source.len() > MAX_SOURCE_BYTES {
         let reason = format!("it has {} bytes, need at most {MAX_SOURCE_BYTES}", source.len());
         return Err(refuse(reason));
@@ -59,9 +88,12 @@ fn with_stack<T: Send>(
         std::thread::Builder::new()
             .stack_size(COMPILE_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|e| refuse(format!("no thread to compile it on: {e}")))?
+            .map_err(Refusal::NoThread)?
             .join()
-            .unwrap_or_else(|_| Err(refuse("the template engine failed on it".into())))
+            .map_or_else(
+                |_| Err(refuse("the template engine failed on it".into())),
+                |done| done.map_err(Refusal::Template),
+            )
     })
 }
 

@@ -43,7 +43,7 @@ pub struct ExportArgs {
     #[arg(long = "ctx", value_name = "TOKENS", value_parser = within(CONTEXTS))]
     pub context: Option<usize>,
     /// Largest prefill chunk that will be asked for, in tokens.
-    #[arg(long, default_value_t = 2048, value_name = "TOKENS", value_parser = within(CHUNKS))]
+    #[arg(long, default_value_t = lily_cuda::CHUNK, value_name = "TOKENS", value_parser = within(CHUNKS))]
     pub chunk: usize,
     /// Print one JSON object.
     #[arg(long)]

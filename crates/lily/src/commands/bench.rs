@@ -17,9 +17,9 @@ use lily_model::{Config, synth};
 use serde::Serialize;
 
 use crate::args::BenchArgs;
-use crate::device;
-use crate::model::{Source, loading_bar, watch};
-use crate::output::{note, print};
+use crate::device::{self, Opened, Task};
+use crate::model::{Source, set_up};
+use crate::output::{create_file, note, print};
 use measure::{Row, choice, measure};
 use profile::profile;
 
@@ -45,42 +45,11 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     // Now: a long measurement must not end with a file that cannot be written.
     let json = args.json.as_deref().map(create).transpose()?;
     let plot = args.plot.as_deref().map(create).transpose()?;
-    // Before the device, which takes longer.
-    let source = match &args.preset {
-        Some(preset) => Err(preset),
-        None => Ok(Source::find(&args.model)?),
+    let subject = match &args.preset {
+        Some(preset) => Subject::preset(args, preset)?,
+        None => Subject::model(args, &Source::find(&args.model)?)?,
     };
-    let lengths = args.lengths(match &source {
-        Err(_) => usize::MAX,
-        Ok(source) => source.config()?.max_position_embeddings,
-    });
-    let longest = lengths.iter().max().context("--lengths is empty")?;
-    let mut opened = device::open(&args.model)?;
-    let read_bandwidth = opened.device.read_bandwidth()?;
-    let chunk = args.model.chunk.unwrap_or(opened.chunk);
-    // A profile runs a chunk, and steps, behind the longest prompt.
-    let behind = if args.profile { chunk + PROFILE_RUNS } else { 0 };
-    let context = longest + args.decode + 1 + behind;
-    let device = opened.description.clone();
-    let options = EngineOptions {
-        context,
-        chunk,
-        run_ahead: opened.steps_ahead.max(1),
-        steps_ahead: opened.steps_ahead,
-        ..EngineOptions::default()
-    };
-    let (mut engine, model) = match source {
-        Err(preset) => {
-            let shape = preset_shape(preset)?;
-            let weights = synth::random_weights(&shape, 0);
-            let bar = loading_bar()?;
-            opened.device.watch_weights(watch(&bar));
-            let engine = Engine::new(opened.device, shape, weights, options);
-            bar.finish_and_clear();
-            (engine?, format!("{preset}, random weights"))
-        }
-        Ok(source) => (source.load_on(opened, options)?.engine, source.name),
-    };
+    let Subject { mut engine, model, lengths, device, read_bandwidth } = subject;
     let sampled = args.sampled;
     let how = if sampled { "sampled" } else { "greedy" };
     note(format_args!("lily: {model} on {device}, {how}"));
@@ -92,14 +61,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         report.rows.push(row);
     }
     if args.profile {
-        let chunk = chunk.min(*longest);
-        let decode = ("decode step", Measured::Decode(choice(args)));
-        for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
-            let sequence = engine.open()?;
-            let costs = engine.profile(sequence, step, *longest, PROFILE_RUNS);
-            engine.close(sequence);
-            print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
-        }
+        print_profiles(args, &mut engine, longest(&lengths))?;
     }
     if let Some(file) = json {
         write(file, &(serde_json::to_string_pretty(&report)? + "\n"))?;
@@ -108,6 +70,89 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         write(file, &chart::svg(&report)?)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is measured.
+struct Subject {
+    engine: Engine,
+    /// Name, for people.
+    model: String,
+    /// Prompt lengths.
+    lengths: Vec<usize>,
+    /// The device, for people.
+    device: String,
+    /// Bytes that the device reads in a second.
+    read_bandwidth: Option<f64>,
+}
+
+impl Subject {
+    /// A model on the device that is asked for.
+    fn model(args: &BenchArgs, source: &Source) -> Result<Self> {
+        let lengths = args.lengths(source.config()?.max_position_embeddings);
+        let options = options(args, &lengths);
+        let checked = source.check(options.context)?;
+        let name = source.name.clone();
+        Self::begin(args, name, lengths, &checked.task(options), |opened, options| {
+            checked.engine(opened, options)
+        })
+    }
+
+    /// The same for random weights.
+    fn preset(args: &BenchArgs, preset: &str) -> Result<Self> {
+        let lengths = args.lengths(usize::MAX);
+        let shape = preset_shape(preset)?;
+        let weights = synth::random_weights(&shape, 0);
+        let task = Task { shape: &shape, weights: &weights, options: options(args, &lengths) };
+        let name = format!("{preset}, random weights");
+        Self::begin(args, name, lengths, &task, |opened, options| {
+            set_up(opened, &Task { options, ..task })
+        })
+    }
+
+    /// The bandwidth is measured while the device's memory is free.
+    fn begin(
+        args: &BenchArgs,
+        model: String,
+        lengths: Vec<usize>,
+        task: &Task<'_>,
+        set_up: impl Fn(Opened, EngineOptions) -> Result<Engine>,
+    ) -> Result<Self> {
+        let (engine, device, read_bandwidth) = device::start(&args.model, task, |mut opened| {
+            let options = opened.options(&args.model, task.options);
+            let device = opened.description.clone();
+            let read_bandwidth = opened.device.read_bandwidth()?;
+            Ok((set_up(opened, options)?, device, read_bandwidth))
+        })?;
+        Ok(Self { engine, model, lengths, device, read_bandwidth })
+    }
+}
+
+/// Room for the longest prompt, what is decoded behind it, and a profile.
+fn options(args: &BenchArgs, lengths: &[usize]) -> EngineOptions {
+    // A profile runs a chunk, and steps, behind the longest prompt. No device's own chunk is larger than this one.
+    let behind = match args.profile {
+        true => args.model.chunk.unwrap_or(lily_cuda::CHUNK) + PROFILE_RUNS,
+        false => 0,
+    };
+    let context = longest(lengths) + args.decode + 1 + behind;
+    EngineOptions { context, ..EngineOptions::default() }
+}
+
+fn longest(lengths: &[usize]) -> usize {
+    lengths.iter().copied().max().unwrap_or(0)
+}
+
+/// Prints where the time goes behind the longest prompt.
+fn print_profiles(args: &BenchArgs, engine: &mut Engine, longest: usize) -> Result<()> {
+    let chunk = engine.options().chunk.min(longest);
+    let decode = ("decode step", Measured::Decode(choice(args)));
+    for (name, step) in [decode, ("prefill chunk", Measured::Prefill(chunk))] {
+        let sequence = engine.open()?;
+        let costs = engine.profile(sequence, step, longest, PROFILE_RUNS);
+        engine.close(sequence);
+        print(profile(&format!("{name} after {longest} tokens"), &costs?))?;
+    }
+    Ok(())
 }
 
 const HEAD: &str = "  length  prefill tok/s  first token, ms   decode tok/s  launches  stages  MB/token      GB/s\n";
@@ -131,8 +176,7 @@ fn line(row: &Row) -> String {
 
 /// The file of the figures, empty.
 fn create(path: &Path) -> Result<(File, &Path)> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((file, path))
+    Ok((create_file(path)?, path))
 }
 
 fn write((mut file, path): (File, &Path), text: &str) -> Result<()> {

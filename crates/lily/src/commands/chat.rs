@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail};
 use lily_chat::{DialogueOptions, Input};
 use lily_model::engine::{CacheMemory, EngineOptions};
 use lily_model::sampling::Sampling;
-use lily_text::PromptEncoder;
 
 use crate::args::ChatArgs;
 use crate::interrupt::Interrupt;
@@ -37,7 +36,7 @@ Ctrl-C stops an answer; Up brings back what was sent before.";
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<ExitCode> {
     let source = Source::find(&args.model)?;
-    let encoder = PromptEncoder::open(source.files()).context(
+    let encoder = source.encoder(
         "a chat needs a tokenizer and a chat template; `lily run --tokens` does without",
     )?;
     let context = match args.ctx {
@@ -55,7 +54,7 @@ pub fn run(args: &ChatArgs) -> Result<ExitCode> {
     let (name, builtin) = (source.name.clone(), source.is_builtin());
     // Templates leave thoughts out of later prompts, which then part from what was generated.
     let engine = EngineOptions { context, cache: CacheMemory::Spare, ..EngineOptions::default() };
-    let loaded = source.load_with(&args.model, engine)?;
+    let loaded = source.load(&args.model, engine)?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let options = DialogueOptions {
         system: args.answer.system.clone(),

@@ -3,16 +3,19 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use lily_model::engine::EngineOptions;
 use lily_model::evaluation::{Evaluation, Reference, evaluate};
 
 use crate::args::EvalArgs;
-use crate::model::load;
+use crate::model::Source;
 use crate::output::{print, print_json};
 
 /// Runs the command.
 pub fn run(args: &EvalArgs) -> Result<ExitCode> {
     let reference = Reference::open(&args.reference)?;
-    let mut loaded = load(&args.model, reference.longest().max(2), true)?;
+    let context = reference.longest().max(2);
+    let options = EngineOptions { context, all_logits: true, ..EngineOptions::default() };
+    let mut loaded = Source::find(&args.model)?.load(&args.model, options)?;
     let e = evaluate(&mut loaded.engine, &reference)?;
     if args.json {
         print_json(&e)?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use lily_files::Files;
 use lily_model::{Inspection, TextFile};
 use lily_text::{ChatTemplate, TextError, Tokenizer};
@@ -13,11 +13,7 @@ use crate::output::{print, print_json};
 
 /// Runs the command; fails if the checkpoint does not run.
 pub fn run(args: &InspectArgs) -> Result<ExitCode> {
-    let source = match &args.model {
-        Some(model) => Source::locate(model)?,
-        None => Source::builtin()
-            .context("no model is given, and this program has none built in; name a model")?,
-    };
+    let source = Source::locate_or_builtin(args.model.as_deref())?;
     let files = source.files();
     let mut inspection = Inspection::of(files);
     inspection.add(tokenizer(files));

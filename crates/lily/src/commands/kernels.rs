@@ -1,6 +1,5 @@
 //! `lily kernels`: compiled kernels for machines without NVRTC.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -9,19 +8,16 @@ use lily_cuda::CudaError;
 use lily_cuda::archive::Archive;
 use lily_cuda::bandwidth;
 use lily_cuda::compiler::Compiler;
-use lily_kernels::gpu::{Source, Target};
-use lily_model::Config;
-use lily_model::engine::{EngineOptions, every_plan};
+use lily_kernels::gpu::Source;
+use lily_model::engine::EngineOptions;
 use lily_model::plan::{config_matrix_bytes, config_matrix_formats, model_shape};
 use serde_json::json;
 
 use crate::args::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
 use crate::commands::plan::read_config;
 use crate::device;
+use crate::functions::{Functions, SESSIONS};
 use crate::output::{print, print_json};
-
-/// Sequences side by side: what `lily serve` takes.
-const SESSIONS: usize = 4;
 
 /// Runs the command.
 pub fn run(args: &KernelsArgs) -> Result<ExitCode> {
@@ -40,7 +36,13 @@ fn export(args: &ExportArgs) -> Result<()> {
         chunk: args.chunk,
         ..EngineOptions::default()
     };
-    let sources = sources(&config, &options, args.arch.target())?;
+    let functions = Functions {
+        shape: &model_shape(&config),
+        formats: &config_matrix_formats(&config),
+        matrices: &config_matrix_bytes(&config),
+        options: &options,
+    };
+    let sources = functions.on(args.arch.target())?;
     // `lily bench` holds its figures against it.
     let read = bandwidth::source();
     let own = sources.iter().map(|(kernel, source)| (*kernel, source));
@@ -72,41 +74,6 @@ fn export(args: &ExportArgs) -> Result<()> {
     ))
 }
 
-/// Every function that an engine with these options runs on `target`, by kernel.
-fn sources(
-    config: &Config,
-    options: &EngineOptions,
-    target: Target,
-) -> Result<BTreeSet<(&'static str, Source)>> {
-    let formats = config_matrix_formats(config);
-    let mut sources = BTreeSet::new();
-    let mut unsupported = Ok(());
-    every_plan(
-        &model_shape(config),
-        options,
-        lily_cuda::PRECISION,
-        lily_cuda::FUSIONS,
-        &config_matrix_bytes(config),
-        &mut |plan| {
-            for (index, launch) in plan.launches().iter().enumerate() {
-                let name = |b: &lily_plan::Binding| &plan.buffers().get(b.buffer).name;
-                let formats: Vec<_> =
-                    launch.bindings.iter().map(|b| formats.get(name(b)).copied()).collect();
-                match target.entry(launch, index, &formats) {
-                    Ok((face, entry)) => {
-                        let source = Source::assemble(launch.kernel, &face, &entry);
-                        sources.insert((launch.kernel, source));
-                    }
-                    Err(error) if unsupported.is_ok() => unsupported = Err(error),
-                    Err(_) => {}
-                }
-            }
-        },
-    )?;
-    unsupported?;
-    Ok(sources)
-}
-
 fn import(args: &ImportArgs) -> Result<()> {
     let archive = Archive::read(&args.file)?;
     let cache = Compiler::default_cache().context(
@@ -124,31 +91,4 @@ fn import(args: &ImportArgs) -> Result<()> {
         "{kernels} compiled kernels for {architecture} lie in {}, {new} of them new\n",
         cache.display()
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use lily_cuda::compiler::Architecture;
-    use lily_model::synth;
-
-    use super::*;
-
-    #[test]
-    fn more_sequences_and_longer_contexts_need_no_other_functions() {
-        let preset = synth::preset("tiny").expect("a preset");
-        let config = synth::plan(&preset, 0).expect("a plan").config().to_string();
-        let config = Config::from_json(&config, Path::new("tiny")).expect("a model");
-        let with = |batch, context, chunk| {
-            let options = EngineOptions { batch, context, chunk, ..EngineOptions::default() };
-            let target = Architecture::of(9, 0).target();
-            sources(&config, &options, target).expect("every launch has a function")
-        };
-        let all = with(SESSIONS, 65_536, 2048);
-        for (batch, context, chunk) in [(1, 256, 512), (16, 4096, 2048), (3, 70_000, 1000)] {
-            let needed = with(batch, context, chunk);
-            assert!(needed.len() > 20 && needed.is_subset(&all), "{batch}, {context}, {chunk}");
-        }
-    }
 }

@@ -16,21 +16,18 @@ use lily_model::plan::{
     config_matrix_formats, declare, model_shape, splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
-use lily_plan::{Fusions, Live, Plan, PlanError, PlanTable, Precision, control};
+use lily_plan::{Fusions, Live, Plan, PlanError, PlanTable, Precision, Step, control};
 use serde::Serialize;
 
 use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
 use crate::model::Source;
-use crate::output::{print, print_json};
-
-/// Largest chunk where no chip is named, in tokens: what other commands take.
-const CHUNK: usize = 512;
+use crate::output::{note, print, print_json};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     let policy = args.chip.as_ref().map(policy);
-    let mut rows = args.rows(policy.map_or(CHUNK, |policy| policy.chunk))?;
-    let config = read_config(&args.model)?;
+    let mut rows = args.rows(policy.map_or(args.chunk(), |policy| policy.chunk))?;
+    let config = config(args)?;
     let steps = Steps::new(args, &config);
     let chip = args.chip.as_ref().zip(policy);
     let pace = chip.map(|(gpu, policy)| Pace::of(gpu, policy.target.products));
@@ -41,20 +38,12 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         })?;
     }
     let plan = steps.plan(rows)?;
-    let (tokens, batch) = steps.tokens_and_batch(rows);
-    let mut control_rows = vec![0; batch * control::WORDS];
-    for row in control_rows.chunks_mut(control::WORDS) {
-        row[control::POSITION] = args.position as i32;
-        row[control::COUNT] = tokens as i32;
-    }
-    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % steps.shape.vocab as i32).collect();
-    let live = Live::new(plan.step(), &control_rows, &prompt, None);
-    let mut table = PlanTable::new(&plan, &live);
     let target = match args.device {
         PlanDevice::Cpu => None,
         PlanDevice::Metal => Some(policy.map_or(Target::APPLE, |policy| policy.target)),
         PlanDevice::Cuda => Some(Target::NVIDIA),
     };
+    let mut table = table(args, &config, &plan);
     if let Some(target) = target {
         add_entries(&mut table, &plan, &config_matrix_formats(&config), target)?;
     }
@@ -78,6 +67,16 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print(text)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The model that is named, or the full-size one, which is then announced.
+fn config(args: &PlanArgs) -> Result<Config> {
+    if let Some(model) = &args.model {
+        return read_config(model);
+    }
+    let preset = PRESETS[0];
+    note(format_args!("lily: no model given: this is the plan of {preset}; use -m for another"));
+    read_config(Path::new(preset))
 }
 
 /// The steps of a model, with any number of rows.
@@ -135,12 +134,28 @@ impl<'a> Steps<'a> {
             precision: match self.args.device {
                 PlanDevice::Cpu => lily_cpu::DEFAULT_PRECISION,
                 PlanDevice::Metal => Precision::BF16,
-                PlanDevice::Cuda => Precision::BF16_CHUNKS,
+                PlanDevice::Cuda => lily_cuda::PRECISION,
             },
         };
         let buffers = declare(&self.shape, &session, &self.matrices);
         Ok(build(&PlanBuilder::new(&self.shape, &session, &buffers, fusions(self.args)))?)
     }
+}
+
+/// The launches of a plan behind `--position` tokens, with what they cost there.
+fn table(args: &PlanArgs, config: &Config, plan: &Plan) -> PlanTable {
+    let (tokens, batch) = match plan.step() {
+        Step::Decode { batch } => (1, batch),
+        Step::Prefill { tokens, .. } => (tokens, 1),
+    };
+    let mut control_rows = vec![0; batch * control::WORDS];
+    for row in control_rows.chunks_mut(control::WORDS) {
+        row[control::POSITION] = args.position as i32;
+        row[control::COUNT] = tokens as i32;
+    }
+    let vocab = model_shape(config).vocab as i32;
+    let prompt: Vec<i32> = (0..tokens as i32).map(|i| i % vocab).collect();
+    PlanTable::new(plan, &Live::new(plan.step(), &control_rows, &prompt, None))
 }
 
 /// The printed plan as one JSON object.
@@ -183,5 +198,5 @@ pub fn read_config(model: &Path) -> Result<Config> {
             PRESETS.join(", ")
         )
     })?;
-    source.config()
+    source.config().cloned()
 }

@@ -5,16 +5,14 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use lily_chat::{
     Bound, CallRule, CompletionRequest, Format, FormatError, Formats, Rules, Turn, complete,
     parse_json,
 };
-use lily_model::engine::CONTEXTS;
+use lily_model::engine::{CONTEXTS, EngineOptions};
 use lily_model::sampling::Sampling;
-use lily_text::{
-    ChatInput, Markers, Prompt, PromptEncoder, TemplateOptions, TextError, Thinking, Tokenizer,
-};
+use lily_text::{ChatInput, Markers, Prompt, TemplateOptions, TextError, Thinking, Tokenizer};
 use serde_json::json;
 
 use super::run_ids;
@@ -41,7 +39,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let sampling = args.sampling.over(Sampling::greedy());
     sampling.validate()?;
     let context = context(args, prompt.ids.len(), max_tokens);
-    let mut loaded = source.load(&args.model, context, false)?;
+    let mut loaded =
+        source.load(&args.model, EngineOptions { context, ..EngineOptions::default() })?;
     args.sampling.check_bias(loaded.engine.shape().vocab_used)?;
     let (prompt_tokens, load_time) = (prompt.ids.len(), loaded.load_time);
     let format = match &format {
@@ -113,11 +112,13 @@ pub fn context(args: &RunArgs, prompt_tokens: usize, max_tokens: usize) -> usize
 /// tokenizer.
 fn prompt(args: &RunArgs, source: &Source) -> Result<Option<(Tokenizer, Prompt)>> {
     if let Some(text) = &args.prompt {
-        let encoder = PromptEncoder::open(source.files())
-            .context("a question needs a chat template; --raw and --tokens do without")?;
+        let encoder =
+            source.encoder("a question needs a chat template; --raw and --tokens do without")?;
+        let question = text_or_stdin(text)?;
+        ensure!(!question.trim().is_empty(), "the question is empty, need some text");
         let system = args.answer.system.iter().map(|text| ("system", text.clone()));
         let messages: Vec<_> = system
-            .chain([("user", text_or_stdin(text)?)])
+            .chain([("user", question)])
             .map(|(role, content)| json!({ "role": role, "content": content }))
             .collect();
         let options = TemplateOptions {

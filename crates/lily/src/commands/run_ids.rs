@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use lily_chat::{Turn, complete_ids};
-use lily_model::engine::Generation;
+use lily_model::engine::{EngineOptions, Generation};
 use lily_model::sampling::Sampling;
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ pub fn run(args: &RunArgs, source: &Source) -> Result<ExitCode> {
     sampling.validate()?;
     let max_tokens = args.max_tokens.unwrap_or(SHORT_ANSWER);
     let context = context(args, args.tokens.len(), max_tokens);
-    let mut loaded = source.load(&args.model, context, false)?;
+    let mut loaded =
+        source.load(&args.model, EngineOptions { context, ..EngineOptions::default() })?;
     let generation = Generation {
         limit: max_tokens,
         stop_ids: if args.ignore_stop { Vec::new() } else { loaded.stop_ids },

@@ -2,11 +2,12 @@
 
 use std::env::VarError;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use anyhow::{Context, Result, bail};
 use lily_chat::Script;
@@ -15,21 +16,22 @@ use lily_model::engine::{CacheMemory, Engine, EngineOptions};
 use lily_server::{Generator, Handle, Model, Secret, Server, Settings};
 use lily_text::PromptEncoder;
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::args::ServeArgs;
+use crate::functions::SESSIONS;
+use crate::interrupt::INTERRUPTED;
 use crate::model::{Loaded, Source};
 use crate::output::note;
 
-/// Exit code of a server that was told twice to stop; shells use it for Ctrl-C.
-const INTERRUPTED: i32 = 130;
-
-/// Requests that run at once unless the command line says otherwise.
-const SESSIONS: usize = 4;
-
 /// Connections besides those of requests that wait.
 const SPARE_CONNECTIONS: usize = 64;
+
+/// What the chat page says of the built-in model.
+const NANO_NOTE: &str = "lily-nano is a toy: it adds small numbers and knows a few hundred facts. \
+                         Serve a real model with lily serve -m.";
 
 /// Runs the command until a signal ends it.
 pub fn run(args: &ServeArgs) -> Result<ExitCode> {
@@ -55,21 +57,43 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
-    let encoder = PromptEncoder::open(source.files())
-        .context("a server needs a tokenizer and a chat template")?;
+    let encoder = source.encoder("a server needs a tokenizer and a chat template")?;
     let defaults = GenerationDefaults::read(source.files())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        // Connections only pass text on; the other threads belong to the model.
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
+    let runtime = runtime()?;
     let script = args.scripted.as_deref().map(read_script).transpose()?;
-    let text = Text { id, encoder, defaults, script, has_key };
+    let note = (source.is_builtin() && script.is_none()).then(|| NANO_NOTE.to_owned());
+    let text = Text { id, encoder, defaults, script, note, has_key };
     let ended = runtime.block_on(serve(server, source, text, args));
     // A step that is running on the device is not waited for.
     runtime.shutdown_background();
     ended?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Threads that pass text on; the others belong to the model.
+const CONNECTION_THREADS: usize = 2;
+
+/// What connections run on.
+fn runtime() -> Result<Runtime> {
+    // The runtime panics where it has no threads.
+    check_threads(CONNECTION_THREADS + 1).context(
+        "cannot start the server's threads; raise the limits of processes (ulimit -u) and of memory (ulimit -v)",
+    )?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    Ok(runtime.worker_threads(CONNECTION_THREADS).enable_all().build()?)
+}
+
+/// Starts so many threads, which end at once.
+fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        // All of them are there before the first one ends.
+        let _closed = gate.lock();
+        for _ in 0..count {
+            thread::Builder::new().spawn_scoped(scope, || drop(gate.lock()))?;
+        }
+        Ok(())
+    })
 }
 
 /// The part of a model that is read before its weights.
@@ -79,6 +103,8 @@ struct Text {
     defaults: GenerationDefaults,
     /// What is said instead of running the model.
     script: Option<Script>,
+    /// What readers should know of the model.
+    note: Option<String>,
     /// Whether clients need a key.
     has_key: bool,
 }
@@ -143,6 +169,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
             encoder: text.encoder,
             defaults: text.defaults,
             stop_ids,
+            note: text.note,
         })?;
         note(format_args!("listening on http://{address}"));
         return serving.await.context("the server failed");
@@ -169,6 +196,7 @@ async fn serve(server: Server, source: Source, text: Text, args: &ServeArgs) -> 
         encoder: text.encoder,
         defaults: text.defaults,
         stop_ids: loaded.stop_ids,
+        note: text.note,
     })?;
     note(format_args!("listening on http://{address}"));
     serving.await.context("the server failed")?;
@@ -222,10 +250,13 @@ fn load(source: Source, args: &ServeArgs) -> Result<oneshot::Receiver<Result<Loa
         cache: args.cache_memory.map_or(CacheMemory::Spare, CacheMemory::Bytes),
         ..EngineOptions::default()
     };
-    std::thread::Builder::new().name("lily-load".into()).spawn(move || {
-        // Nobody waits any more once the server was told to stop.
-        let _ = sender.send(source.load_with(&model, options));
-    })?;
+    thread::Builder::new()
+        .name("lily-load".into())
+        .spawn(move || {
+            // Nobody waits any more once the server was told to stop.
+            let _ = sender.send(source.load(&model, options));
+        })
+        .context("cannot start the thread that loads the model")?;
     Ok(receiver)
 }
 

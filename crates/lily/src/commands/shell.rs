@@ -1,9 +1,12 @@
 //! `lily completions` and `lily man`, both from the definition of the command line.
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::CommandFactory as _;
+use clap_mangen::Man;
 
 use crate::args::{CompletionsArgs, ManArgs, Program};
 use crate::output::print;
@@ -19,15 +22,36 @@ pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
 
 /// Prints the page of the program, or writes those of all commands.
 pub fn man(args: &ManArgs) -> Result<ExitCode> {
-    let program = Program::command();
-    if let Some(out) = &args.out {
-        std::fs::create_dir_all(out)
-            .and_then(|()| clap_mangen::generate_to(program, out))
-            .with_context(|| format!("cannot write manual pages to {}", out.display()))?;
-        return Ok(ExitCode::SUCCESS);
+    let mut program = Program::command().disable_help_subcommand(true);
+    program.build();
+    match &args.out {
+        None => print(page(&program)?)?,
+        Some(out) => std::fs::create_dir_all(out)
+            .and_then(|()| write_pages(&program, out))
+            .with_context(|| format!("cannot write manual pages to {}", out.display()))?,
     }
-    let mut page = Vec::new();
-    clap_mangen::Man::new(program).render(&mut page)?;
-    print(String::from_utf8_lossy(&page))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the pages of a command and of those below it.
+fn write_pages(command: &clap::Command, folder: &Path) -> io::Result<()> {
+    let name = Man::new(command.clone()).get_filename();
+    std::fs::write(folder.join(name), page(command)?)?;
+    command.get_subcommands().try_for_each(|below| write_pages(below, folder))
+}
+
+/// The page of a command. What follows its options is one section without a name in `clap_mangen`, and begins with its
+/// headings as text.
+fn page(command: &clap::Command) -> io::Result<String> {
+    let mut page = Vec::new();
+    Man::new(command.clone())
+        .source(concat!("lily ", env!("CARGO_PKG_VERSION")))
+        .render(&mut page)?;
+    let page = String::from_utf8_lossy(&page);
+    let sections = page.lines().filter(|&line| line != ".SH EXTRA").map(|line| match line {
+        "Example:" | "Examples:" => ".SH EXAMPLES",
+        "Environment:" => ".SH ENVIRONMENT",
+        line => line,
+    });
+    Ok(sections.map(|line| format!("{line}\n")).collect())
 }

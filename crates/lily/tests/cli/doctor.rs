@@ -36,7 +36,7 @@ fn doctor_finds_every_kernel_of_the_processor_ok() {
 
 #[test]
 fn doctor_prints_a_line_for_each_kernel() {
-    let text = lily(&["doctor"]);
+    let text = lily(&["doctor", "--device", "cpu"]);
     assert_eq!(text.code, Some(0), "{text:?}");
     assert!(text.stdout.starts_with("device                cpu\ninstruction set "), "{text:?}");
     let ok = text.stdout.lines().filter(|line| line.ends_with("  ok")).count();

@@ -264,4 +264,15 @@ fn messages_that_cannot_be_written_do_not_change_the_exit_code() {
 fn a_bench_does_not_measure_for_a_file_that_cannot_be_written() {
     let outcome = lily(&["bench", "--preset", "tiny", "--json", "/nonexistent/bench.json"]);
     outcome.assert_fails("cannot write /nonexistent/bench.json");
+    if cfg!(unix) {
+        // Opened, it would wait for its reader.
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let pipe = pipe.to_str().unwrap();
+        for option in ["--json", "--plot"] {
+            let outcome = lily(&["bench", "--preset", "tiny", option, pipe]);
+            outcome.assert_fails(&format!("cannot write {pipe}: it is there and no regular file"));
+        }
+    }
 }

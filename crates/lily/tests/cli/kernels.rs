@@ -68,9 +68,14 @@ fn damaged_and_foreign_exports_leave_the_cache_as_it_was() {
     import("lily compiled kernels 1\nsm_90a\n").assert_fails("kernels is damaged or cut off; ");
     import("lily compiled kernels 9\nsm_90a\n").assert_fails("of another version of lily");
     if cfg!(unix) {
-        // Read to its end, it would fill the memory.
-        let endless = lily_with_cache(folder.path(), &["kernels", "import", "/dev/zero"]);
-        endless.assert_fails("/dev/zero is no export of compiled kernels; ");
+        // Read to its end, it would fill the memory; and opened, a pipe would wait for its writer.
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in ["/dev/zero", pipe.to_str().unwrap()] {
+            let refused = lily_with_cache(folder.path(), &["kernels", "import", path]);
+            refused.assert_fails(&format!("cannot read {path}: it is no regular file"));
+        }
+        std::fs::remove_file(pipe).unwrap();
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -92,8 +97,10 @@ fn an_export_without_nvrtc_and_one_for_an_old_gpu_say_so() {
         "{error}"
     );
     assert_eq!((output.status.code(), Path::new(file).exists()), (Some(1), false));
-    let old = lily_with_cache(folder.path(), &[&export[..], &["sm_75"]].concat());
-    old.assert_usage("expected a GPU generation from sm_80 on");
+    for unknown in ["sm_75", "sm_999"] {
+        let refused = lily_with_cache(folder.path(), &[&export[..], &[unknown]].concat());
+        refused.assert_usage("expected a GPU generation, one of sm_80, sm_86, ");
+    }
     let short = lily_with_cache(folder.path(), &[&export[..], &["sm_90"]].concat());
     short.assert_usage(
         "expected sm_90a, which is what a GPU of this generation asks for, found sm_90",

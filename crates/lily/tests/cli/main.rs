@@ -8,4 +8,5 @@ mod files;
 mod kernels;
 mod output;
 mod results;
+mod scripts;
 mod support;

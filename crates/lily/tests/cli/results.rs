@@ -318,6 +318,22 @@ fn a_profile_has_the_time_of_every_kernel() {
 }
 
 #[test]
+fn a_plan_without_a_model_is_that_of_the_full_size_one_and_says_so() {
+    for more in [&[][..], &["--for", "metal", "--step", "prefill"]] {
+        let named = lily(&[&["plan", "-m", "qwen3.6-35b-a3b"], more].concat());
+        let unnamed = lily(&[&["plan"], more].concat());
+        assert_eq!((unnamed.code, &unnamed.stdout), (Some(0), &named.stdout));
+        assert!(unnamed.stderr.contains("this is the plan of qwen3.6-35b-a3b"), "{unnamed:?}");
+        assert_eq!(named.stderr, "");
+    }
+    let cuda = |more: &[&str]| {
+        let args = ["plan", "--for", "cuda", "--step", "prefill", "--json"];
+        lily(&[&args, more].concat()).json()
+    };
+    assert_eq!(cuda(&[]), cuda(&["--tokens", "2048"]), "the chunk that the GPU is given");
+}
+
+#[test]
 fn a_bench_gives_figures_and_a_chart() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

@@ -83,6 +83,7 @@ pub fn model_with(device: Box<dyn Device>, options: EngineOptions) -> Model {
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
         stop_ids: stop_tokens(folder(), checkpoint.config()).unwrap(),
+        note: Some("It is tiny.".into()),
     }
 }
 
@@ -131,6 +132,7 @@ pub fn serve_script_context(replies: &[&[&str]], context: usize, settings: Setti
         encoder: PromptEncoder::open(folder()).unwrap(),
         defaults: GenerationDefaults::read(folder()).unwrap(),
         stop_ids: stop_tokens(folder(), checkpoint.config()).unwrap(),
+        note: Some("It is tiny.".into()),
     };
     server.handle().ready(model).unwrap();
     run(server)

@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyhow::Result;
 use lily_cpu::Numerics;
-use lily_cuda::compiler::Compiler;
+use lily_cuda::CudaDevice;
 use lily_kernels::conformance::Bar;
 use lily_kernels::cpu::Simd;
 #[cfg(target_os = "macos")]
@@ -47,8 +47,8 @@ pub enum Machine {
         cores: String,
         /// Bytes that everything but the weights may take, where the system says.
         memory_limit: Option<u64>,
-        /// Bytes read from memory by all threads together in a second, measured.
-        read_bandwidth: f64,
+        /// Bytes read from memory by all threads together in a second, measured; none without memory to read.
+        read_bandwidth: Option<f64>,
     },
     /// An NVIDIA GPU.
     Cuda {
@@ -106,7 +106,7 @@ pub struct Metal {
     largest_buffer: u64,
 }
 
-/// Opens a device and looks at it.
+/// Opens a device and looks at it. `auto` is what a model of real size would get, if it fits.
 ///
 /// # Errors
 /// It is not there, or lacks something; the message says what.
@@ -114,47 +114,9 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
     match choice {
         #[cfg(target_os = "macos")]
         DeviceChoice::Auto if device::best_metal().is_some() => open(DeviceChoice::Metal),
-        DeviceChoice::Auto | DeviceChoice::Cpu => {
-            let mut device = device::cpu(Numerics::Int8, 0)?;
-            let threads = device.threads();
-            let read_bandwidth = device.read_bandwidth()?.unwrap_or_default();
-            let machine = Machine::Cpu {
-                instruction_set: Simd::from_environment()?.level().to_string(),
-                threads,
-                cores: device.cores(),
-                memory_limit: lily_plan::host_memory(),
-                read_bandwidth,
-            };
-            Ok(Patient {
-                name: "cpu",
-                device: Box::new(device),
-                once: None,
-                bar: Bar::Int8,
-                machine,
-            })
-        }
-        DeviceChoice::Cuda => {
-            let mut device = device::cuda()?;
-            let read_bandwidth = device.read_bandwidth()?;
-            let info = device.info();
-            let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
-            let machine = Machine::Cuda {
-                name: info.name.clone(),
-                compute_capability: format!("{}.{}", info.capability.0, info.capability.1),
-                memory: info.memory_bytes,
-                memory_limit: device.memory_limit()?,
-                driver: version((info.driver_version / 1000, info.driver_version % 1000 / 10)),
-                nvrtc: version(Compiler::new(device::nvrtc(), None).nvrtc_version()?),
-                read_bandwidth,
-            };
-            Ok(Patient {
-                name: "cuda",
-                device: Box::new(device),
-                once: None,
-                bar: Bar::Bf16,
-                machine,
-            })
-        }
+        DeviceChoice::Auto => device::nvidia_or(cuda, cpu),
+        DeviceChoice::Cpu => cpu(),
+        DeviceChoice::Cuda => cuda(device::cuda()?),
         #[cfg(not(target_os = "macos"))]
         DeviceChoice::Metal => anyhow::bail!(device::NO_MAC),
         #[cfg(target_os = "macos")]
@@ -202,10 +164,43 @@ pub fn open(choice: DeviceChoice) -> Result<Patient> {
     }
 }
 
+fn cpu() -> Result<Patient> {
+    let mut device = device::cpu(Numerics::Int8, 0)?;
+    let threads = device.threads();
+    let read_bandwidth = device.read_bandwidth()?;
+    let machine = Machine::Cpu {
+        instruction_set: Simd::from_environment()?.level().to_string(),
+        threads,
+        cores: device.cores(),
+        memory_limit: lily_plan::host_memory(),
+        read_bandwidth,
+    };
+    Ok(Patient { name: "cpu", device: Box::new(device), once: None, bar: Bar::Int8, machine })
+}
+
+fn cuda(mut device: CudaDevice) -> Result<Patient> {
+    let read_bandwidth = device.read_bandwidth()?;
+    let info = device.info();
+    let version = |(major, minor): (i32, i32)| format!("{major}.{minor}");
+    let machine = Machine::Cuda {
+        name: info.name.clone(),
+        compute_capability: format!("{}.{}", info.capability.0, info.capability.1),
+        memory: info.memory_bytes,
+        memory_limit: device.memory_limit()?,
+        driver: version((info.driver_version / 1000, info.driver_version % 1000 / 10)),
+        nvrtc: version(device.compiler().nvrtc_version()?),
+        read_bandwidth,
+    };
+    Ok(Patient { name: "cuda", device: Box::new(device), once: None, bar: Bar::Bf16, machine })
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let mut line = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:21} {value}");
+        let bandwidth = |rate: &Option<f64>| {
+            rate.map_or("not measured".into(), |rate| format!("{:.1} GB/s", rate / 1e9))
+        };
         match self {
             Self::Cpu { instruction_set, threads, cores, memory_limit, read_bandwidth } => {
                 line("instruction set", instruction_set)?;
@@ -213,7 +208,7 @@ impl fmt::Display for Machine {
                 line("cores", cores)?;
                 let limit = memory_limit.map_or("the system does not say".into(), gb);
                 line("memory limit", &limit)?;
-                line("read bandwidth", &format!("{:.1} GB/s", read_bandwidth / 1e9))
+                line("read bandwidth", &bandwidth(read_bandwidth))
             }
             Self::Cuda {
                 name,
@@ -230,10 +225,7 @@ impl fmt::Display for Machine {
                 line("memory limit", &gb(*memory_limit))?;
                 line("driver", driver)?;
                 line("NVRTC", nvrtc)?;
-                match read_bandwidth {
-                    Some(rate) => line("read bandwidth", &format!("{:.1} GB/s", rate / 1e9)),
-                    None => Ok(()),
-                }
+                line("read bandwidth", &bandwidth(read_bandwidth))
             }
             #[cfg(target_os = "macos")]
             Self::Metal(metal) => {
