@@ -153,3 +153,67 @@ impl Place {
         here
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use lily_plan::{GROUP, RowFormat, RowSegment};
+
+    use super::*;
+
+    /// Two experts of 64 rows, four sixteens each.
+    fn matrix(k: usize) -> WeightMatrix {
+        let rows = 128;
+        let codes = Bytes::from(vec![0; rows * RowFormat::Q4.code_bytes(k)]);
+        let factors = Bytes::from(vec![0; 2 * rows * k / GROUP]);
+        let whole = RowSegment::whole("test", RowFormat::Q4, rows, codes, factors.clone(), factors);
+        let segment = RowSegment { experts: 0..2, rows: 64, expert_stride: 64, ..whole };
+        WeightMatrix::new(2, 64, k, vec![segment]).unwrap()
+    }
+
+    fn found(matrix: &WeightMatrix, expert: usize, first: usize) -> Rows<'_> {
+        let mut rows = Rows::nowhere(matrix.k());
+        rows.find(matrix, expert, first..first + ROWS);
+        rows
+    }
+
+    /// The first codes and scales that are asked for during each sixteen of a block.
+    fn asked(matrix: &WeightMatrix, block: impl Into<Block>) -> Vec<(*const u8, *const u8)> {
+        let block = block.into();
+        let mut course = Course::new(matrix, &block);
+        let firsts: Vec<usize> = block.rows.clone().step_by(ROWS).collect();
+        let ask = |(n, &first): (usize, &usize)| {
+            let rows = found(matrix, block.expert, first);
+            let next = firsts.get(n + 1).map(|&first| found(matrix, block.expert, first));
+            let Ahead { rows, by, .. } = course.ahead(n, &rows, next.as_ref());
+            (rows.codes[0].wrapping_add(by.0), rows.scales[0].wrapping_add(by.1))
+        };
+        firsts.iter().enumerate().map(ask).collect()
+    }
+
+    fn places(matrix: &WeightMatrix, rows: &[(usize, usize)]) -> Vec<(*const u8, *const u8)> {
+        let place = |&(expert, first): &(usize, usize)| {
+            let rows = found(matrix, expert, first);
+            (rows.codes[0], rows.scales[0])
+        };
+        rows.iter().map(place).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_lies_ahead_in_the_block_and_then_where_its_thread_goes_on() {
+        // Sixteen rows have 16 KB of codes, half of the distance.
+        let m = matrix(2048);
+        let on = asked(&m, (0, 0..32));
+        assert_eq!(on, places(&m, &[(0, 32), (0, 48)]));
+        let elsewhere = asked(&m, Block::from((0, 0..64)).before(1, 16));
+        assert_eq!(elsewhere, places(&m, &[(0, 32), (0, 48), (1, 16), (1, 32)]));
+    }
+
+    #[test]
+    fn of_what_follows_elsewhere_no_more_is_asked_for_than_the_block_has() {
+        // The distance is eight sixteens; the block has two.
+        let m = matrix(512);
+        let elsewhere = asked(&m, Block::from((1, 0..32)).before(0, 32));
+        assert_eq!(elsewhere, places(&m, &[(0, 32), (0, 48)]));
+    }
+}
