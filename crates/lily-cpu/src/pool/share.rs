@@ -67,12 +67,15 @@ pub(super) struct Share {
     pub(super) cut: Cut,
 }
 
-/// Tiles cut into runs: some large ones, then small ones. The n-th is known without the others, so
+/// Tiles cut into runs, in lanes side by side: one lane for each thread, with some large runs and then
+/// small ones. Threads that take the runs in turn stay in their lanes, so that each reads on where it
+/// stopped, and none loses anything when it changes them. The n-th run is known without the others, so
 /// threads share one counter and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
     tiles: usize,
-    /// Number of large runs.
+    lanes: usize,
+    /// Number of large runs of a lane.
     first: usize,
     large: usize,
     small: usize,
@@ -80,14 +83,15 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Cuts for `threads` threads into runs of at least `least` tiles. Half of the tiles lie in large
-    /// runs: a thread that is stopped inside one holds an eighth of its share.
+    /// runs: a thread that is stopped inside one holds a quarter of its share.
     pub(super) fn new(tiles: usize, threads: usize, least: usize) -> Self {
         let even = |parts: usize| tiles / (threads * parts);
         // No run is longer than an even share, however cheap tiles are.
         let least = least.min(tiles.div_ceil(threads)).max(1);
         Self {
             tiles,
-            first: threads * FIRST / 2,
+            lanes: threads,
+            first: FIRST / 2,
             large: even(FIRST).max(least),
             small: even(LAST).max(least),
         }
@@ -95,15 +99,19 @@ impl Cut {
 
     /// Runs of one tile.
     pub(super) fn singly(tiles: usize) -> Self {
-        Self { tiles, first: 0, large: 1, small: 1 }
+        Self { tiles, lanes: 1, first: 0, large: 1, small: 1 }
     }
 
-    /// The tiles of run `n`; empty behind the last.
+    /// The tiles of run `n`; empty behind the last, because lanes that are a tile longer come first.
     pub(super) fn run(self, n: usize) -> Range<usize> {
+        let (lane, n) = (n % self.lanes, n / self.lanes);
+        let (even, longer) = (self.tiles / self.lanes, self.tiles % self.lanes);
+        let begin = lane * even + lane.min(longer);
+        let tiles = even + usize::from(lane < longer);
         let start = |n: usize| {
             let small = n.saturating_sub(self.first);
             let large = n.min(self.first) * self.large;
-            small.saturating_mul(self.small).saturating_add(large).min(self.tiles)
+            begin + small.saturating_mul(self.small).saturating_add(large).min(tiles)
         };
         start(n)..start(n + 1)
     }
@@ -117,30 +125,41 @@ mod tests {
         Cost { tile_ns }
     }
 
+    /// Every run in the order of their numbers.
+    fn runs(cut: Cut) -> Vec<Range<usize>> {
+        (0..).map(|n| cut.run(n)).take_while(|run| !run.is_empty()).collect()
+    }
+
     #[test]
-    fn runs_cover_every_tile_once_and_get_shorter() {
+    fn runs_cover_every_tile_once() {
         let all = [0, 1, 2, 3, 7, 64, 97, 1000, 4099];
         for &tiles in if cfg!(miri) { &all[..5] } else { &all[..] } {
             for threads in [1, 2, 3, 32, 200] {
                 for least in [0, 1, 5, 10_000] {
                     let cut = Cut::new(tiles, threads, least);
-                    let mut next = 0;
-                    let mut longest = usize::MAX;
-                    for n in 0.. {
-                        let run = cut.run(n);
-                        if run.is_empty() {
-                            break;
-                        }
-                        assert_eq!(run.start, next);
-                        assert!(run.len() <= longest && run.len() <= tiles.div_ceil(threads));
-                        (next, longest) = (run.end, run.len());
-                    }
-                    assert_eq!(next, tiles, "{threads} threads, at least {least}");
-                    assert!((tiles..tiles + 9).all(|n| cut.run(n).is_empty()));
+                    let mut runs = runs(cut);
+                    let count = runs.len();
+                    assert!((count..count + 2 * threads).all(|n| cut.run(n).is_empty()));
+                    assert!(runs.iter().all(|run| run.len() <= tiles.div_ceil(threads)));
+                    runs.sort_by_key(|run| run.start);
+                    let ends = std::iter::once(0).chain(runs.iter().map(|run| run.end));
+                    let starts = runs.iter().map(|run| run.start).chain([tiles]);
+                    assert!(ends.eq(starts), "{threads} threads, at least {least}: {runs:?}");
                 }
             }
         }
         assert_eq!(Cut::singly(3).run(2), 2..3);
+    }
+
+    #[test]
+    fn threads_that_take_turns_read_on_and_runs_get_shorter() {
+        for (tiles, threads) in [(97, 2), (1000, 3), (4099, 32)] {
+            let runs = runs(Cut::new(tiles, threads, 1));
+            for thread in 0..threads {
+                let own: Vec<_> = runs.iter().skip(thread).step_by(threads).collect();
+                assert!(own.is_sorted_by(|a, b| a.end == b.start && a.len() >= b.len()), "{own:?}");
+            }
+        }
     }
 
     #[test]
@@ -170,7 +189,8 @@ mod tests {
     #[test]
     fn cheap_tiles_are_taken_many_at_a_time() {
         let cheap = of(10.0).share(500, 1).cut;
-        assert_eq!([0, 4, 5].map(|n| cheap.run(n)), [0..100, 400..500, 500..500]);
+        assert_eq!([0, 1, 2, 5].map(|n| cheap.run(n)), [0..100, 250..350, 100..200, 450..500]);
+        assert!(cheap.run(6).is_empty());
         let dear = of(5_000.0).share(64, 1).cut;
         assert_eq!([0, 10].map(|n| dear.run(n).len()), [8, 2]);
     }
