@@ -316,7 +316,7 @@ fn a_profile_has_the_time_of_every_kernel() {
     let [decode, prefill] = tables[..] else { panic!("{outcome:?}") };
     for (table, title, kernel) in [
         (decode, "decode step after 20 tokens", "experts_gate_up"),
-        (prefill, "prefill chunk after 20 tokens", "gdn_chunk_scan"),
+        (prefill, "prefill chunk after 20 tokens", "gdn_scan"),
     ] {
         let mut lines = table.lines();
         assert_eq!(lines.next(), Some(title), "{table}");
