@@ -414,6 +414,26 @@ fn the_documented_predictions_are_the_computed_ones() {
 }
 
 #[test]
+fn the_documented_share_of_small_launches_is_the_computed_one() {
+    let model = Model::full_size();
+    let gpu = Gpu::by_short_name("m5-max").expect("a known chip");
+    let products = choose_products(SYSTEM, gpu.family, SelfTest::Passed).products;
+    let plan = model.decode(1, 4096, Fusions::default());
+    let found = model.predict(&plan, 4096, &gpu, products);
+    let sentence = format!(
+        "{} of lily's {} launches move less than 2 MB: {:.1} % of the bytes and, by the model below, {:.1} % of the \
+         time on an M5 Max.",
+        found.small_launches,
+        found.launches.len(),
+        100.0 * found.small_share_of_bytes,
+        100.0 * found.small_share_of_time,
+    );
+    let document = document("performance.md");
+    let words: Vec<_> = document.split_whitespace().collect();
+    assert!(words.join(" ").contains(&sentence), "docs/performance.md lacks: {sentence}");
+}
+
+#[test]
 fn a_decode_step_has_fewer_launches_and_stages_than_the_published_system() {
     let model = Model::full_size();
     let gpu = Gpu::by_short_name("m5-max").expect("a known chip");

@@ -109,6 +109,11 @@ impl CpuDevice {
         self.pool.threads()
     }
 
+    /// Whether some threads have to share a core, or exceed a container's quota: that slows all of them down.
+    pub fn is_crowded(&self) -> bool {
+        self.threads() > self.cores.most_threads()
+    }
+
     /// The cores that the threads were counted by, for people.
     pub fn cores(&self) -> String {
         self.cores.describe()

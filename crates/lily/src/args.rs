@@ -19,7 +19,9 @@ pub use doctor::DoctorArgs;
 pub use kernels::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
 use lily_metal::chip::Gpu;
 use lily_model::engine::{CHUNKS, CONTEXTS};
+use lily_model::plan::SHORT_KEYS;
 use lily_model::synth::{PRESETS, SynthError};
+use lily_plan::Fusions;
 pub use metal::MetalArgs;
 pub use serve::ServeArgs;
 
@@ -204,7 +206,8 @@ pub struct PlanArgs {
     /// Sequences decoded together; without it 1.
     #[arg(long, value_name = "N", value_parser = within(CHUNKS))]
     pub batch: Option<usize>,
-    /// Launches of a decode step to merge with a neighbour.
+    /// Launches of a decode step to merge with a neighbour; without it what the device merges: `prepare` on
+    /// NVIDIA GPUs.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub fuse: Vec<Fusion>,
     /// Tokens are drawn, not the most likely ones.
@@ -231,7 +234,7 @@ pub enum PlanDevice {
     Cpu,
     /// Apple GPUs: bfloat16 matrix inputs and KV cache.
     Metal,
-    /// NVIDIA GPUs: bfloat16 matrix inputs and KV cache.
+    /// NVIDIA GPUs of compute capability 9.0, such as an H100: bfloat16 matrix inputs and KV cache.
     Cuda,
 }
 
@@ -296,7 +299,7 @@ pub struct SynthArgs {
     /// Keep only the first N layers.
     #[arg(long, value_name = "N")]
     pub layers: Option<usize>,
-    /// Replace a model that is in the folder.
+    /// Replace a model that is in the folder, be it the same one.
     #[arg(long)]
     pub force: bool,
     /// Print one JSON object.
@@ -312,6 +315,14 @@ impl PlanArgs {
     pub fn rows(&self, chunk: usize) -> Result<usize, clap::Error> {
         if self.chip.is_some() && self.device != PlanDevice::Metal {
             return Err(conflict("plan", "--chip has no effect without --for metal"));
+        }
+        if self.step == PlanStep::Decode
+            && self.fuse.contains(&Fusion::Short)
+            && self.position >= SHORT_KEYS
+        {
+            let most = SHORT_KEYS - 1;
+            let message = format!("--fuse short has no effect beyond --position {most}");
+            return Err(conflict("plan", &message));
         }
         let (step, rows, stray) = match self.step {
             PlanStep::Decode => {
@@ -335,6 +346,21 @@ impl PlanArgs {
         match self.device {
             PlanDevice::Cuda => lily_cuda::CHUNK,
             PlanDevice::Cpu | PlanDevice::Metal => CHUNK,
+        }
+    }
+
+    /// The launches that are merged: those that are named, or what the device asks for.
+    pub fn fusions(&self) -> Fusions {
+        if self.fuse.is_empty() {
+            return match self.device {
+                PlanDevice::Cuda => lily_cuda::FUSIONS,
+                PlanDevice::Cpu | PlanDevice::Metal => Fusions::default(),
+            };
+        }
+        Fusions {
+            topk: self.fuse.contains(&Fusion::Topk),
+            prepare: self.fuse.contains(&Fusion::Prepare),
+            short: self.fuse.contains(&Fusion::Short),
         }
     }
 }

@@ -21,7 +21,7 @@ use lily_plan::{Device, Weights};
 #[cfg(target_os = "macos")]
 use crate::args::MetalArgs;
 use crate::args::{DeviceChoice, LoadChoice, ModelArgs};
-use crate::output::sentence;
+use crate::output::{note, sentence};
 
 /// An opened device with what the engine should know about it.
 pub struct Opened {
@@ -152,6 +152,13 @@ fn open_cpu(args: &ModelArgs) -> Result<Opened> {
     let (threads, simd) = (args.threads, Simd::from_environment()?);
     let options = CpuOptions { numerics, threads, load, simd, ..CpuOptions::default() };
     let device = CpuDevice::new(options);
+    if device.is_crowded() {
+        note(format_args!(
+            "lily: warning: {} threads on {} slow each other down; without --threads there are as many as suit",
+            device.threads(),
+            device.cores()
+        ));
+    }
     let description = format!("cpu, {} threads", device.threads());
     Ok(Opened { device: Box::new(device), steps_ahead: 0, chunk: CHUNK, description })
 }

@@ -12,9 +12,10 @@ use lily_hub::{Cache, HubError, ModelId};
 use lily_kernels::ModelShape;
 use lily_model::engine::{Engine, EngineOptions};
 use lily_model::plan::model_shape;
+use lily_model::synth::PRESETS;
 use lily_model::{Checkpoint, Config, GenerationDefaults, stop_tokens};
 use lily_plan::{WeightWatch, Weights};
-use lily_text::{PromptEncoder, TextError};
+use lily_text::{ChatTemplate, PromptEncoder, TextError, Tokenizer};
 
 use crate::args::ModelArgs;
 use crate::device::{self, Opened, Task};
@@ -62,6 +63,12 @@ impl Source {
             return Ok(Self::new(name, Place::Folder(model.into())));
         }
         let text = model.to_str().filter(|_| !model.exists());
+        if let Some(preset) = text.filter(|text| PRESETS.contains(text)) {
+            bail!(
+                "{preset} is a preset of shapes and has no weights; `lily synth --preset {preset} --out FOLDER` \
+                 writes a model with random ones, and `lily bench --preset {preset}` measures it"
+            );
+        }
         let Some(id) = text.and_then(|text| ModelId::from_str(text).ok()) else {
             bail!(
                 "expected a model folder, a model on the hub (ORG/NAME) or nano, found {} at {}; give a \
@@ -137,13 +144,15 @@ impl Source {
         }
     }
 
-    /// The model's tokenizer and chat template. `wanted` says what needs them, for a model that has none.
+    /// The model's tokenizer and chat template. `wanted` says what needs a template, for a model that has none.
     ///
     /// # Errors
     /// A file is missing or malformed, or the system has no thread to read the template on.
     pub fn encoder(&self, wanted: &'static str) -> Result<PromptEncoder> {
-        match PromptEncoder::open(self.files()) {
-            Ok(encoder) => Ok(encoder),
+        let tokenizer = Tokenizer::open(self.files())
+            .context("a text needs a tokenizer; `lily run --tokens` does without")?;
+        match ChatTemplate::open(self.files()) {
+            Ok(template) => Ok(PromptEncoder::new(tokenizer, template)),
             Err(error @ TextError::NoThread { .. }) => Err(error.into()),
             Err(error) => Err(error).context(wanted),
         }
@@ -207,12 +216,7 @@ impl Source {
         for warning in checkpoint.warnings() {
             note(format_args!("lily: warning: {warning}"));
         }
-        if context > config.max_position_embeddings {
-            note(format_args!(
-                "lily: warning: a context of {context} tokens is longer than the {} the model was made for",
-                config.max_position_embeddings
-            ));
-        }
+        note_long_context(config, context);
         // Also where nothing of it is used: a damaged file is a damaged checkpoint.
         self.defaults()?;
         Ok(Checked {
@@ -222,6 +226,16 @@ impl Source {
             stop_ids: stop_tokens(self.files(), config)?,
             checkpoint,
         })
+    }
+}
+
+/// Warns of a context that is longer than the model's.
+pub fn note_long_context(config: &Config, context: usize) {
+    let most = config.max_position_embeddings;
+    if context > most {
+        note(format_args!(
+            "lily: warning: a context of {context} tokens is longer than the {most} the model was made for"
+        ));
     }
 }
 

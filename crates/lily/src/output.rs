@@ -53,8 +53,12 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
 /// An empty file in place of what may be there.
 ///
 /// # Errors
-/// It cannot be written, or something else than a file is there: a pipe would wait for its reader.
+/// It cannot be written; something else than a file is there, where a pipe would wait for its reader; or the name is `-`,
+/// by which people mean standard output.
 pub fn create_file(path: &Path) -> Result<File> {
+    if path == Path::new("-") {
+        bail!("need the name of a file, found -, which is not standard output here; name a file");
+    }
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         bail!("cannot write {}: it is there and no regular file; name another", path.display());
     }

@@ -66,6 +66,12 @@ impl Cores {
         self.fast.len().min(self.quota.unwrap_or(usize::MAX)).max(1)
     }
 
+    /// Threads beyond which some have to share a core or wait for time of their own.
+    pub(crate) fn most_threads(&self) -> usize {
+        let cores = self.fast.len() + self.slow.len();
+        cores.min(self.quota.unwrap_or(usize::MAX)).max(1)
+    }
+
     /// Processors of each worker, the caller's thread not among them; an empty list is all.
     ///
     /// Only a device that takes every fast core puts each worker on a core of its own. One that takes

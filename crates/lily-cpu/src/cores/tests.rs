@@ -44,6 +44,7 @@ fn a_physical_core_has_one_thread_however_many_processors_it_shows() {
     assert_eq!(cores.fast, [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(cores.threads(), 4);
     assert_eq!(cores.describe(), "4 cores, 8 processors");
+    assert_eq!(cores.most_threads(), 4);
     // Every core is taken: each worker has one, and the first is left to the caller.
     assert_eq!(cores.places(4), [vec![1, 5], vec![2, 6], vec![3, 7]]);
     // Some of them: which ones are free is for the system to say.

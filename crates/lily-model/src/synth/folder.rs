@@ -33,7 +33,7 @@ pub(super) struct Claim {
 /// Decides what to do with the folder, without changing anything.
 pub(super) fn inspect(options: &SynthOptions, plan: &SynthPlan) -> Result<Todo, SynthError> {
     let out = &options.out;
-    if holds(out, plan) {
+    if options.existing == Existing::Keep && holds(out, plan) {
         return Ok(Todo::Nothing);
     }
     let names = names(out)?;

@@ -56,7 +56,7 @@ pub enum Existing {
     /// Refuse, except that an identical random checkpoint is left as it is and what a cut run left
     /// behind is replaced.
     Keep,
-    /// Remove the model in it (weight files, index, configuration) and write the new one.
+    /// Remove the model in it (weight files, index, configuration), be it the same one, and write the new one.
     Replace,
 }
 
@@ -135,7 +135,7 @@ pub enum SynthError {
     /// The folder holds something else.
     #[error(
         "`{}` should be empty or hold this very checkpoint, but it has `{found}`; \
-         choose another folder, or ask to overwrite the model in it", .out.display()
+         choose another folder, or overwrite the model in it (`--force`)", .out.display()
     )]
     NotEmpty {
         /// The folder.

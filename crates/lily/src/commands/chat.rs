@@ -36,9 +36,8 @@ Ctrl-C stops an answer; Up brings back what was sent before.";
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<ExitCode> {
     let source = Source::find(&args.model)?;
-    let encoder = source.encoder(
-        "a chat needs a tokenizer and a chat template; `lily run --tokens` does without",
-    )?;
+    let encoder = source
+        .encoder("a chat needs a chat template; `lily run --raw` and `--tokens` do without")?;
     let context = match args.ctx {
         Some(context) => context,
         None => source.config()?.max_position_embeddings.min(CONTEXT),

@@ -16,8 +16,10 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode> {
     let source = Source::locate_or_builtin(args.model.as_deref())?;
     let files = source.files();
     let mut inspection = Inspection::of(files);
-    inspection.add(tokenizer(files));
-    inspection.add(template(files));
+    let tokenizer = tokenizer(files);
+    let template = template(files, tokenizer.file.is_some());
+    inspection.add(tokenizer);
+    inspection.add(template);
     if args.json {
         print_json(&inspection)?;
     } else {
@@ -32,13 +34,17 @@ fn tokenizer(files: Files<'_>) -> TextFile {
 }
 
 /// The template stands in a file of its own, or in `tokenizer_config.json`.
-fn template(files: Files<'_>) -> TextFile {
+fn template(files: Files<'_>, has_tokenizer: bool) -> TextFile {
     let name = |template: &ChatTemplate| {
         let name = template.file().file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     };
     let found = ChatTemplate::open(files).map(|template| name(&template));
-    text_file("template", found, "no chat; `lily run --raw` and `--tokens` do without")
+    let without = match has_tokenizer {
+        true => "no chat; `lily run --raw` and `--tokens` do without",
+        false => "no chat",
+    };
+    text_file("template", found, without)
 }
 
 fn text_file(

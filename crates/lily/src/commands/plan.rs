@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
-use lily_kernels::gpu::{Target, add_entries};
+use anyhow::{Result, anyhow};
+use lily_kernels::gpu::{Family, Target, add_entries};
 use lily_kernels::{ModelShape, SessionShape};
 use lily_metal::chip::{Gpu, Policy, SelfTest, TENSOR_OS, choose_products};
 use lily_metal::encoder::{DecodeSubmission, Estimate, Pace};
@@ -16,12 +16,12 @@ use lily_model::plan::{
     config_matrix_formats, declare, model_shape, splits,
 };
 use lily_model::synth::{self, PRESETS, preset};
-use lily_plan::{Fusions, Live, Plan, PlanError, PlanTable, Precision, Step, control};
+use lily_plan::{Live, Plan, PlanError, PlanTable, Precision, Step, control};
 use serde::Serialize;
 
-use crate::args::{Fusion, PlanArgs, PlanDevice, PlanStep};
-use crate::model::Source;
-use crate::output::{note, print, print_json};
+use crate::args::{PlanArgs, PlanDevice, PlanStep};
+use crate::model::{Source, note_long_context};
+use crate::output::{note, print, print_json, sentence};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<ExitCode> {
@@ -37,6 +37,8 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
             anyhow::Ok(Estimate::new(&plan, pace).whole_below())
         })?;
     }
+    let (tokens, _) = steps.tokens_and_batch(rows);
+    note_long_context(&config, args.position + tokens);
     let plan = steps.plan(rows)?;
     let target = match args.device {
         PlanDevice::Cpu => None,
@@ -59,6 +61,10 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
         print(prediction.text())?;
     } else {
         let mut text = table.text();
+        if let Some(Family::Nvidia { capability }) = target.map(|target| target.family) {
+            let (major, minor) = (capability / 10, capability % 10);
+            text += &format!("the functions are those of compute capability {major}.{minor}\n");
+        }
         if let Some(bandwidth) = args.bandwidth {
             let bytes = (table.bytes_read + table.bytes_written) as f64;
             let time = bytes / bandwidth / 1e6;
@@ -110,7 +116,7 @@ impl<'a> Steps<'a> {
         };
         self.build(rows, |builder| match args.step {
             PlanStep::Decode => {
-                builder.decode(LengthBucket::new(args.position + 1, fusions(args)), choice)
+                builder.decode(LengthBucket::new(args.position + 1, args.fusions()), choice)
             }
             PlanStep::Prefill => builder.prefill(rows, 0, prefill_end),
         })
@@ -138,7 +144,7 @@ impl<'a> Steps<'a> {
             },
         };
         let buffers = declare(&self.shape, &session, &self.matrices);
-        Ok(build(&PlanBuilder::new(&self.shape, &session, &buffers, fusions(self.args)))?)
+        Ok(build(&PlanBuilder::new(&self.shape, &session, &buffers, self.args.fusions()))?)
     }
 }
 
@@ -174,14 +180,6 @@ fn policy(gpu: &Gpu) -> Policy {
     Policy::new(gpu, choice.products)
 }
 
-fn fusions(args: &PlanArgs) -> Fusions {
-    Fusions {
-        topk: args.fuse.contains(&Fusion::Topk),
-        prepare: args.fuse.contains(&Fusion::Prepare),
-        short: args.fuse.contains(&Fusion::Short),
-    }
-}
-
 /// A `config.json`, the name of a preset, a model folder, or a model on the hub.
 pub fn read_config(model: &Path) -> Result<Config> {
     if model.is_file() {
@@ -191,11 +189,11 @@ pub fn read_config(model: &Path) -> Result<Config> {
         let text = synth::plan(&preset, 0)?.config().to_string();
         return Ok(Config::from_json(&text, model)?);
     }
-    let source = Source::locate(model).with_context(|| {
-        format!(
-            "cannot read {}; give a model folder, a config.json, or one of {}",
-            model.display(),
-            PRESETS.join(", ")
+    let source = Source::locate(model).map_err(|error| {
+        let presets = PRESETS.join(", ");
+        anyhow!(
+            "{}; a config.json by itself and a preset ({presets}) will do too",
+            sentence(&error)
         )
     })?;
     source.config().cloned()

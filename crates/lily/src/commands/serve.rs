@@ -57,7 +57,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode> {
     };
     // Cheap checks first: the weights take longest.
     let server = Server::new(&id, settings)?;
-    let encoder = source.encoder("a server needs a tokenizer and a chat template")?;
+    let encoder = source.encoder("a server needs a chat template")?;
     let defaults = GenerationDefaults::read(source.files())?;
     let runtime = runtime()?;
     let script = args.scripted.as_deref().map(read_script).transpose()?;

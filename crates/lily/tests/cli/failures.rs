@@ -135,6 +135,9 @@ fn options_that_contradict_or_have_no_effect_are_refused() {
     prefill(&["--batch", "1"]).assert_usage("--batch has no effect with --step prefill");
     prefill(&["--fuse", "topk"]).assert_usage("--fuse has no effect with --step prefill");
     plan(&["--tokens", "9"]).assert_usage("--tokens has no effect with --step decode");
+    let short = |position: &str| plan(&["--fuse", "topk,short", "--position", position]);
+    short("256").assert_usage("--fuse short has no effect beyond --position 255");
+    assert_eq!(short("255").code, Some(0));
     plan(&["--json", "--bandwidth", "9"]).assert_usage("cannot be used with");
     plan(&["--chip", "m5"]).assert_usage("--chip has no effect without --for metal");
     let chip = |name: &str| plan(&["--for", "metal", "--chip", name]);
@@ -175,7 +178,14 @@ fn folders_that_hold_no_model_are_refused() {
     assert_refused(folder.path(), "holds neither `model.safetensors.index.json` nor");
     let path = folder.path().to_str().unwrap();
     lily(&["plan", "-m", path]).assert_calm();
-    lily(&["plan", "-m", "no-such-preset"]).assert_fails("give a model folder, a config.json, or");
+    let nothing = lily(&["plan", "-m", "no-such-preset"]);
+    nothing
+        .assert_fails("a config.json by itself and a preset (qwen3.6-35b-a3b, tiny) will do too");
+    assert_eq!(nothing.stderr.matches("model folder").count(), 1, "{nothing:?}");
+    for preset in ["tiny", "qwen3.6-35b-a3b"] {
+        let outcome = lily(&["run", "-m", preset, "hello"]);
+        outcome.assert_fails(&format!("{preset} is a preset of shapes and has no weights"));
+    }
     lily(&["eval", "-m", &golden("mixed"), "--reference", path]).assert_fails("prompts.json");
     let other = lily(&["eval", "-m", &golden("mixed"), "--reference", &golden("heads")]);
     other.assert_fails("belongs to another model");
@@ -264,6 +274,10 @@ fn messages_that_cannot_be_written_do_not_change_the_exit_code() {
 fn a_bench_does_not_measure_for_a_file_that_cannot_be_written() {
     let outcome = lily(&["bench", "--preset", "tiny", "--json", "/nonexistent/bench.json"]);
     outcome.assert_fails("cannot write /nonexistent/bench.json");
+    for option in ["--json", "--plot"] {
+        let outcome = lily(&["bench", "--preset", "tiny", option, "-"]);
+        outcome.assert_fails("need the name of a file, found -");
+    }
     if cfg!(unix) {
         // Opened, it would wait for its reader.
         let folder = tempfile::tempdir().unwrap();

@@ -43,6 +43,20 @@ fn inspect_says_which_text_files_are_there_and_load() {
     assert!(supported == true && files.iter().all(|file| file["file"].is_null()), "{files:?}");
     let text = lily(&["inspect", &golden("mixed")]).stdout;
     assert!(text.contains("  tokenizer     none: only `lily run --tokens` works\n"), "{text}");
+    assert!(text.contains("  template      none: no chat\n"), "{text}");
+    let question = lily(&["run", "-m", &golden("mixed"), "hello"]);
+    question.assert_fails("a text needs a tokenizer; `lily run --tokens` does without: ");
+    assert!(!question.stderr.contains("--raw"), "{question:?}");
+
+    // With a tokenizer alone a text can be continued.
+    let template = folder.join("chat_template.jinja");
+    let aside = folder.join("aside");
+    fs::rename(&template, &aside).unwrap();
+    let text = lily(&["inspect", folder.to_str().unwrap()]).stdout;
+    assert!(text.contains("none: no chat; `lily run --raw` and `--tokens` do without\n"), "{text}");
+    let question = lily(&["run", "-m", folder.to_str().unwrap(), "hello"]);
+    question.assert_fails("a question needs a chat template; --raw and --tokens do without: ");
+    fs::rename(&aside, &template).unwrap();
 
     for (file, bad, part) in [
         ("tokenizer.json", "{}", "tokenizer"),

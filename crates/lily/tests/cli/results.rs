@@ -142,6 +142,8 @@ fn plan_reports_the_documented_fields() {
     assert_eq!(launches(&["--step", "prefill", "--tokens", "2048"]), 463);
     assert_eq!(launches(&["--batch", "8"]), 303);
     let text = lily(&[&plan[..], &["--for", "cuda"]].concat()).stdout;
+    assert!(text.contains("\n293 launches in 293 stages, "), "the fusions of the device: {text}");
+    assert!(text.ends_with("\nthe functions are those of compute capability 9.0\n"), "{text}");
     assert!(text.lines().next().unwrap().ends_with(" | function grid threads constants"), "{text}");
     let launch = text.lines().find(|line| line.contains(" router.0 ")).unwrap();
     let chosen = launch.rsplit_once(" | ").unwrap().1;
@@ -282,8 +284,17 @@ fn synth_writes_a_model_that_runs() {
     assert!(again.stdout.contains("already holds"), "{again:?}");
     let other = lily(&[&synth[..], &["--seed", "1"]].concat());
     other.assert_fails("should be empty or hold this very checkpoint");
+    other.assert_fails("(`--force`)");
     let forced = lily(&[&synth[..], &["--seed", "1", "--force"]].concat());
     assert!(forced.stdout.contains("now holds"), "{forced:?}");
+    // A file of the right length says nothing about what is in it.
+    let weights = format!("{out}/model.safetensors");
+    let (whole, mut damaged) = (std::fs::read(&weights).unwrap(), std::fs::read(&weights).unwrap());
+    damaged[whole.len() - 64..].fill(0xff);
+    std::fs::write(&weights, damaged).unwrap();
+    let forced = lily(&[&synth[..], &["--seed", "1", "--force"]].concat());
+    assert!(forced.stdout.contains("now holds"), "{forced:?}");
+    assert!(std::fs::read(&weights).unwrap() == whole, "the damage is mended");
     lily(&["synth", "--preset", "huge", "--out", out]).assert_usage("expected a preset");
     let layers = lily(&[&synth[..], &["--layers", "99"]].concat());
     layers.assert_fails("99 layers were asked for");
@@ -305,7 +316,7 @@ fn a_profile_has_the_time_of_every_kernel() {
     let [decode, prefill] = tables[..] else { panic!("{outcome:?}") };
     for (table, title, kernel) in [
         (decode, "decode step after 20 tokens", "experts_gate_up"),
-        (prefill, "prefill chunk after 20 tokens", "grouped_gate_up"),
+        (prefill, "prefill chunk after 20 tokens", "gdn_scan"),
     ] {
         let mut lines = table.lines();
         assert_eq!(lines.next(), Some(title), "{table}");
@@ -331,6 +342,29 @@ fn a_plan_without_a_model_is_that_of_the_full_size_one_and_says_so() {
         lily(&[&args, more].concat()).json()
     };
     assert_eq!(cuda(&[]), cuda(&["--tokens", "2048"]), "the chunk that the GPU is given");
+}
+
+#[test]
+fn a_plan_beyond_the_context_of_the_model_says_so() {
+    let plan = |position: &str| lily(&["plan", "-m", "qwen3.6-35b-a3b", "--position", position]);
+    assert_eq!(plan("262143").stderr, "");
+    let beyond = plan("262144");
+    assert_eq!(beyond.code, Some(0), "{beyond:?}");
+    let note = "a context of 262145 tokens is longer than the 262144 the model was made for";
+    assert!(beyond.stderr.contains(note), "{beyond:?}");
+}
+
+#[test]
+fn more_threads_than_cores_are_warned_of_once() {
+    let run = |threads: &str| {
+        let heads = golden("heads");
+        let args = ["run", "-m", &heads, "--tokens", "1", "--max-tokens", "2", "--device", "cpu"];
+        lily(&[&args[..], &["--threads", threads]].concat())
+    };
+    let (one, many) = (run("1"), run("700"));
+    assert_eq!((one.code, many.code, &one.stdout), (Some(0), Some(0), &many.stdout));
+    assert!(!one.stderr.contains("slow each other down"), "{one:?}");
+    assert_eq!(many.stderr.matches("700 threads on ").count(), 1, "{many:?}");
 }
 
 #[test]
