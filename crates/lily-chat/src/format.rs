@@ -359,6 +359,9 @@ fn reason(text: &str) -> String {
     if text.contains("NoExtension") {
         return NOTHING_FITS.into();
     }
+    if let Some(reason) = keywords::unsupported(text).or_else(|| pattern::fault(text)) {
+        return reason;
+    }
     if text.contains("coerce_one_of") {
         return "`oneOf` is supported where its members exclude each other; `anyOf` takes its place"
             .into();

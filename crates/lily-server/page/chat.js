@@ -60,6 +60,8 @@ function button(label, action) {
 const count = (number) => number.toLocaleString('en');
 const tokens = (number) => `${count(number)} ${number === 1 ? 'token' : 'tokens'}`;
 const seconds = (time) => `${(time / 1000).toFixed(1)} s`;
+// Less than this would read 0.0 s.
+const thoughtFor = (time) => (time < 50 ? 'Thought' : `Thought for ${seconds(time)}`);
 
 function isNearEnd() {
   return thread.scrollHeight - thread.scrollTop - thread.clientHeight < NEAR;
@@ -145,7 +147,7 @@ class Answer {
     if (this.thought.open) this.thoughtText.update(this.reasoning);
     this.text.update(this.content);
     const end = this.thoughtEnd || (this.isDone && this.last);
-    this.summary.textContent = end ? `Thought for ${seconds(end - this.first)}` : 'Thinking…';
+    this.summary.textContent = end ? thoughtFor(end - this.first) : 'Thinking…';
     if (running && !this.isDone) {
       say([tokens(this.tokens), this.speed].filter(Boolean).join(' · '));
       showContext(this.before + this.tokens, false);

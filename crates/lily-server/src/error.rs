@@ -182,7 +182,8 @@ impl ApiError {
     /// Whatever a library below says in words of its own.
     pub fn of_status(status: StatusCode) -> Self {
         let reason = status.canonical_reason().unwrap_or("no reason given");
-        let message = format!("the request was refused: {reason}; see docs/server-api.md");
+        let message =
+            format!("the request was refused: {reason}; /openapi.json has what is accepted");
         match status.is_server_error() {
             true => Self { status, ..Self::internal(message) },
             false => Self::request(status, "bad_request", message),

@@ -104,7 +104,7 @@ async fn health(State(shared): State<Arc<Shared>>) -> Response {
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {
     let message = format!(
-        "there is no route {} {}; see docs/server-api.md",
+        "there is no route {} {}; /openapi.json lists all",
         brief(method.as_str()),
         brief(uri.path())
     );
@@ -112,11 +112,14 @@ async fn not_found(method: Method, uri: Uri) -> ApiError {
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
-    let message = format!(
-        "{} does not answer {}; use the other of GET and POST",
-        brief(uri.path()),
-        brief(method.as_str())
-    );
+    // A route takes one of two methods.
+    let other = match method {
+        Method::GET | Method::HEAD => "POST",
+        Method::POST => "GET",
+        _ => "the method in the header `allow`",
+    };
+    let (path, method) = (brief(uri.path()), brief(method.as_str()));
+    let message = format!("{path} does not answer {method}; use {other}");
     ApiError::request(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
 }
 

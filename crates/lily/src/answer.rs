@@ -61,11 +61,26 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// The line about a finished `lily run`.
-pub fn summary(finish: FinishReason, timings: &Timings, load_time: Duration) -> String {
+/// The line about a finished `lily run` of at most so many tokens, with or without stop strings.
+pub fn summary(
+    (finish, timings): (FinishReason, &Timings),
+    max_tokens: usize,
+    has_stop_strings: bool,
+    load_time: Duration,
+) -> String {
+    let end = match finish {
+        FinishReason::Stop | FinishReason::ToolCalls if has_stop_strings => {
+            "ended by itself or by --stop"
+        }
+        FinishReason::Stop | FinishReason::ToolCalls => "ended by itself",
+        FinishReason::Length if timings.completion_tokens < max_tokens => {
+            "ended by --ctx, the context is full"
+        }
+        FinishReason::Length => "ended by --max-tokens",
+        FinishReason::Cancelled => "stopped",
+    };
     format!(
-        "{}: {} prompt tokens at {} tok/s, {} tokens at {} tok/s; loaded in {:.1} s",
-        finish.name(),
+        "{end}; {} prompt tokens at {} tok/s, {} tokens at {} tok/s; loaded in {:.1} s",
         timings.prompt_tokens,
         rate(timings.prefill_tok_s()),
         timings.completion_tokens,

@@ -261,10 +261,7 @@ impl Checked<'_> {
     pub fn engine(&self, mut opened: Opened, options: EngineOptions) -> Result<Engine> {
         if self.source.is_unnamed {
             // Not before: what does not come to answer has no need of it.
-            note(
-                "lily: no model given: lily-nano answers, a toy of the same build as the real ones; use -m \
-                 for one of those",
-            );
+            note("lily: no model given: lily-nano answers, a toy; -m names a real one");
         }
         opened.device.weight_files(self.checkpoint.mapped_files());
         let root = self.checkpoint.folder().display();

@@ -50,6 +50,19 @@ fn the_first_question_is_answered_without_any_file() {
 }
 
 #[test]
+fn the_prompts_of_the_readme_have_the_answers_that_it_gives() {
+    let readme = include_str!("../../../README.md");
+    let (_, prompts) = readme.split_once("<!-- prompts -->\n```sh\n").unwrap();
+    let (prompts, _) = prompts.split_once("```").unwrap();
+    assert!(prompts.lines().count() >= 5);
+    for line in prompts.lines() {
+        let (prompt, answer) = line.split_once("'  # ").unwrap();
+        let prompt = prompt.strip_prefix("lily run '").unwrap();
+        assert_eq!(ok(&["run", prompt], "").0.trim_end(), answer, "{prompt}");
+    }
+}
+
+#[test]
 fn every_command_that_takes_a_model_takes_it_by_default() {
     assert_eq!(json(&["inspect", "--json"])["supported"], true);
     assert_eq!(

@@ -277,6 +277,18 @@ fn doubled_keys(schema: &Map<String, Value>, least: &Value) -> Option<Fault> {
     })
 }
 
+/// What the library does not know of a schema, from its own words.
+pub fn unsupported(text: &str) -> Option<String> {
+    if let Some((_, rest)) = text.split_once("Unimplemented keys: [") {
+        let keys = rest.split_once(']').map_or(rest, |(keys, _)| keys);
+        let (noun, verb) = if keys.contains(", ") { ("keys", "are") } else { ("key", "is") };
+        return Some(format!("the {noun} {keys} {verb} not supported"));
+    }
+    let (_, name) = text.split_once("Unknown format: ")?;
+    let name = name.lines().next().unwrap_or_default();
+    Some(format!("the format {name:?} is not supported"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,3 +60,14 @@ fn plain(pattern: &str) -> impl Iterator<Item = (char, usize)> {
         None
     })
 }
+
+/// What is wrong with an expression, from the library's words: its text drawn with a mark, then the reason.
+pub fn fault(text: &str) -> Option<String> {
+    let (before, drawing) = text.split_once("regex parse error:")?;
+    let reason = drawing.lines().find_map(|line| line.trim().strip_prefix("error: "))?;
+    let named = before.split_once("invalid regex ").and_then(|(_, rest)| rest.rsplit_once(" (in "));
+    Some(match named {
+        Some((expression, _)) => format!("the expression is wrong: {reason}; it is {expression}"),
+        None => format!("the expression is wrong: {reason}"),
+    })
+}

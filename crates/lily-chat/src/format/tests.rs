@@ -402,6 +402,22 @@ fn what_the_library_says_of_a_format_without_a_way_on_is_not_its_own_name() {
 }
 
 #[test]
+fn what_the_library_does_not_know_is_told_in_words_for_people() {
+    let schema = |schema: Value| refusal(Format::JsonSchema(schema)).1;
+    assert_eq!(schema(json!({ "not": {} })), "the key \"not\" is not supported");
+    let two = json!({ "not": {}, "if": {} });
+    assert!(schema(two).ends_with(" are not supported"));
+    let format = json!({ "type": "string", "format": "foo" });
+    assert_eq!(schema(format), "the format \"foo\" is not supported");
+    let wrong = "the expression is wrong: unclosed group";
+    assert_eq!(schema(json!({ "type": "string", "pattern": "(" })), wrong);
+    let expression = refusal(Format::Regex("a(".into())).1;
+    assert_eq!(expression, format!("{wrong}; it is \"a(\""));
+    let grammar = refusal(Format::Grammar("start: A\nA: /b(/".into())).1;
+    assert_eq!(grammar, format!("{wrong}; it is \"b(\""));
+}
+
+#[test]
 fn r84_deep_and_recursive_schemas_are_kept_or_refused_but_never_endless() {
     let mut deep = json!({ "type": "string" });
     for depth in 0..14 {

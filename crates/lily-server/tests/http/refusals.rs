@@ -121,11 +121,16 @@ fn bad_bodies_routes_and_methods_have_the_same_shape() {
     assert_eq!(error(&large, 413)["code"], "body_too_large");
     let unknown = server.send("GET", "/v2/nothing", &[], "");
     assert_eq!(error(&unknown, 404)["code"], "unknown_route");
+    let message = error(&unknown, 404)["message"].to_string();
+    assert!(message.contains("/openapi.json"), "{message}");
     let method = server.send("GET", chat, &[], "");
     assert_eq!(error(&method, 405)["code"], "method_not_allowed");
     assert_eq!(method.header("allow"), Some("POST"));
+    let message = |reply| error(reply, 405)["message"].as_str().unwrap().to_owned();
+    assert_eq!(message(&method), format!("{chat} does not answer GET; use POST"));
     let method = server.send("POST", "/v1/models", &[], "{}");
     assert_eq!(error(&method, 405)["code"], "method_not_allowed");
+    assert_eq!(message(&method), "/v1/models does not answer POST; use GET");
     for (name, status, code) in [
         // Not UTF-8; what is no escape at all is part of the name.
         ("%ff", 400, "invalid_path"),
@@ -142,6 +147,8 @@ fn bad_bodies_routes_and_methods_have_the_same_shape() {
     }
     let options = server.send("OPTIONS", chat, &[], "");
     assert_eq!(error(&options, 405)["code"], "method_not_allowed");
+    assert!(message(&options).ends_with("use the method in the header `allow`"));
+    assert_eq!(options.header("allow"), Some("POST"));
 }
 
 #[test]

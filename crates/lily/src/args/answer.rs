@@ -11,6 +11,11 @@ use lily_model::sampling::Sampling;
 
 use super::{ModelArgs, context, max_tokens};
 
+/// A token id.
+fn id(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "expected token ids, whole numbers such as 17,4,256")
+}
+
 /// `lily run`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("input").required(true)))]
@@ -40,6 +45,7 @@ pub struct RunArgs {
         long,
         value_delimiter = ',',
         value_name = "IDS",
+        value_parser = id,
         group = "input",
         conflicts_with_all = ["system", "think", "no_think", "hide_thinking"]
     )]

@@ -19,7 +19,7 @@ pub struct BenchArgs {
     pub preset: Option<String>,
     /// Prompt lengths, in tokens; without it 256, 512 and so on to 131072, as far as the model's
     /// context goes.
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = count(1 << 23))]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = length)]
     pub lengths: Vec<usize>,
     /// Tokens to decode after each prompt.
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = count(1 << 22))]
@@ -39,6 +39,14 @@ pub struct BenchArgs {
     /// Also draw prefill and decode speed over the length into this file, as SVG.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+}
+
+/// Longest prompt, in tokens.
+const LONGEST: usize = 1 << 23;
+
+fn length(text: &str) -> Result<usize, String> {
+    let length = text.parse().ok().filter(|length| (1..=LONGEST).contains(length));
+    length.ok_or_else(|| format!("expected lengths from 1 to {LONGEST}, such as 128,2048"))
 }
 
 /// Lengths where none are asked for.

@@ -3,6 +3,7 @@
 mod machine;
 mod model;
 mod probe;
+mod system;
 
 use std::process::ExitCode;
 
@@ -17,10 +18,12 @@ use crate::output::{print, print_json};
 use machine::{Machine, Patient};
 use model::WholeModel;
 use probe::Launches;
+use system::System;
 
 /// What was found.
 #[derive(Serialize)]
 struct Report {
+    system: System,
     device: &'static str,
     machine: Machine,
     /// Measured on GPUs, once their kernels are right.
@@ -50,9 +53,10 @@ struct Row {
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let Patient { name, mut device, once, bar, machine } = machine::open(args.device)?;
+    let system = System::look(args.device, name);
     if !args.json {
         print(format_args!(
-            "{:21} {name}\n{machine}\n{:21} {:>5} {:>12}\n",
+            "{system}{:21} {name}\n{machine}\n{:21} {:>5} {:>12}\n",
             "device", "kernel", "cases", "worst error"
         ))?;
     }
@@ -74,6 +78,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let ok = model.as_ref().is_some_and(WholeModel::is_ok);
     if args.json {
         print_json(&Report {
+            system,
             device: name,
             machine,
             launches,

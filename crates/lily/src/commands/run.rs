@@ -70,7 +70,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if args.answer.json {
         print_json(&Turn { outcome, prompt_tokens, reused_tokens: 0 }.json(load_time))?;
     } else {
-        screen.note(&summary(outcome.finish, &outcome.timings, load_time));
+        let has_stop_strings = !args.answer.stop.is_empty();
+        let end = (outcome.finish, &outcome.timings);
+        screen.note(&summary(end, max_tokens, has_stop_strings, load_time));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -52,7 +52,7 @@ pub fn run(args: &RunArgs, source: &Source) -> Result<ExitCode> {
         print_json(&object)?;
     } else {
         print("\n")?;
-        note(summary(outcome.finish, &outcome.timings, loaded.load_time));
+        note(summary((outcome.finish, &outcome.timings), max_tokens, false, loaded.load_time));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,8 +7,15 @@ use crate::support::{fields, lily};
 #[test]
 fn doctor_finds_every_kernel_of_the_processor_ok() {
     let object = lily(&["doctor", "--device", "cpu", "--json"]).json();
-    let all = ["compile_times", "device", "failed", "kernels", "launches", "machine", "model"];
+    let all =
+        ["compile_times", "device", "failed", "kernels", "launches", "machine", "model", "system"];
     assert_eq!(fields(&object), all);
+    let system = &object["system"];
+    assert_eq!(fields(system), ["lily", "memory", "no_gpu", "os", "processor"]);
+    assert_eq!(system["lily"], env!("CARGO_PKG_VERSION"));
+    assert!(system["os"].as_str().unwrap().ends_with(std::env::consts::ARCH), "{system}");
+    assert!(system["memory"].as_u64().unwrap() > 1 << 28, "{system}");
+    assert!(system["no_gpu"].as_str().unwrap().contains("--device cpu"), "{system}");
     assert_eq!((&object["launches"], &object["compile_times"]), (&Value::Null, &Value::Null));
     assert_eq!(object["model"]["ok"], json!(true), "{object}");
     assert_eq!((&object["device"], &object["failed"]), (&json!("cpu"), &json!(0)));
@@ -38,7 +45,9 @@ fn doctor_finds_every_kernel_of_the_processor_ok() {
 fn doctor_prints_a_line_for_each_kernel() {
     let text = lily(&["doctor", "--device", "cpu"]);
     assert_eq!(text.code, Some(0), "{text:?}");
-    assert!(text.stdout.starts_with("device                cpu\ninstruction set "), "{text:?}");
+    assert!(text.stdout.starts_with("lily                  "), "{text:?}");
+    assert!(text.stdout.contains("\ndevice                cpu\ninstruction set "), "{text:?}");
+    assert_eq!(text.stdout.matches(" cores").count(), 1, "{text:?}");
     let ok = text.stdout.lines().filter(|line| line.ends_with("  ok")).count();
     assert_eq!(ok, lily_kernels::table::KERNELS.len(), "{text:?}");
     let last = format!("all {ok} kernels agree with their references, and a whole model agrees\n");

@@ -48,7 +48,10 @@ fn wrong_usage_exits_with_2() {
         }
     }
     lily(&["bench", "--decode", "18446744073709551615"]).assert_usage("--decode");
-    lily(&["bench", "--lengths", "8,0"]).assert_usage("--lengths");
+    for wrong in ["8,0", "a", "8,"] {
+        lily(&["bench", "--lengths", wrong]).assert_usage("expected lengths from 1 to 8388608");
+    }
+    lily(&["run", "--tokens", "1,x"]).assert_usage("expected token ids, whole numbers");
     lily(&["serve", "--ctx", "0"]).assert_usage("--ctx");
     lily(&["bench", "--preset", "huge"]).assert_usage("expected a preset");
     let one_file = ["bench", "--preset", "tiny", "--json", "a", "--plot", "a"];

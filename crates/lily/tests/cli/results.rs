@@ -12,7 +12,8 @@ fn run_gives_the_golden_ids() {
         let run = ["run", "-m", &model, "--tokens", &prompt, "--max-tokens", "32", "--exact"];
         let plain = lily(&[&run[..], &["--ignore-stop"]].concat());
         assert_eq!(plain.stdout, ids(&prompts["greedy"][1]) + "\n", "{plain:?}");
-        assert!(plain.messages()[0].starts_with("length: 7 prompt tokens at "), "{plain:?}");
+        let end = "ended by --max-tokens; 7 prompt tokens at ";
+        assert!(plain.messages()[0].starts_with(end), "{plain:?}");
         let read = lily(&[&run[..], &["--ignore-stop", "--load", "read"]].concat());
         assert_eq!(read.stdout, plain.stdout, "weights in memory are the same: {read:?}");
 

@@ -204,8 +204,7 @@ impl fmt::Display for Machine {
         match self {
             Self::Cpu { instruction_set, threads, cores, memory_limit, read_bandwidth } => {
                 line("instruction set", instruction_set)?;
-                line("threads", threads)?;
-                line("cores", cores)?;
+                line("threads", &format_args!("{threads} on {cores}"))?;
                 let limit = memory_limit.map_or("the system does not say".into(), gb);
                 line("memory limit", &limit)?;
                 line("read bandwidth", &bandwidth(read_bandwidth))
