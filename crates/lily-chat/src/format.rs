@@ -260,6 +260,7 @@ impl Maker<'_> {
             }
             Format::Grammar(text) => {
                 limits::check_text(text).map_err(refused)?;
+                limits::check_joins(text).map_err(refused)?;
                 if calls == CallRule::Never && self.asks_for_call(text) {
                     let reason = "it asks for a call, and `tool_choice` forbids calls";
                     return Err(refused(reason));

@@ -51,6 +51,32 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver locks what it shares.
 unsafe impl Sync for Gpu {}
 
+/// Calls that are made before the driver has told its version. Those that follow are in every driver of the least version.
+const FIRST_CALLS: [&str; 7] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceTotalMem_v2",
+];
+
+/// Refuses a library that has the driver's name and not its functions: they are looked up where they are called, and one that is
+/// missing there is a panic.
+fn check_library() -> Result<(), CudaError> {
+    for call in FIRST_CALLS {
+        // SAFETY: the library was just loaded; its function is looked up and not called.
+        if unsafe { sys::culib().get::<*const ()>(call.as_bytes()) }.is_err() {
+            return Err(CudaError::Driver {
+                call: call.into(),
+                reason: "the library that was found as NVIDIA's driver has no such function".into(),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl Gpu {
     /// Opens GPU number `index`.
     pub fn open(index: usize) -> Result<Arc<Self>, CudaError> {
@@ -58,6 +84,7 @@ impl Gpu {
         if !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
         }
+        check_library()?;
         match result::init() {
             // As where CUDA_VISIBLE_DEVICES hides them.
             Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => {

@@ -27,6 +27,9 @@ const MOST_SIBLINGS: usize = 1_000;
 /// cube of their number.
 const MOST_COUNTED: usize = 64;
 
+/// Most expressions that one text has to match together: time doubles with each.
+const MOST_JOINED: usize = 12;
+
 /// Refuses what is longer than `most`.
 pub(crate) fn check_size(bytes: usize, most: usize) -> Result<(), String> {
     match bytes > most {
@@ -50,6 +53,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<usize, String> {
              supported; ask for less at once"
         ));
     }
+    check_joined(joined_patterns(schema, schema))?;
     if counted > MOST_COUNTED {
         return Err(format!(
             "it has {counted} properties beside `minProperties` or `maxProperties`, or \
@@ -105,6 +109,48 @@ impl Parts {
     }
 }
 
+fn check_joined(joined: usize) -> Result<(), String> {
+    match joined > MOST_JOINED {
+        true => Err(format!(
+            "{joined} expressions may have to match one text together, but at most {MOST_JOINED} are supported"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Most expressions that an `allOf` of the schema may join, those of the whole schema if it refers elsewhere.
+fn joined_patterns(schema: &Value, root: &Value) -> usize {
+    match schema {
+        Value::Object(members) => {
+            let own = members.get("allOf").map_or(0, |all| match has_word(all, "$ref") {
+                true => count_word(root, "pattern"),
+                false => count_word(all, "pattern") + usize::from(members.contains_key("pattern")),
+            });
+            members.values().map(|member| joined_patterns(member, root)).fold(own, usize::max)
+        }
+        Value::Array(items) => {
+            items.iter().map(|item| joined_patterns(item, root)).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
+}
+
+fn has_word(value: &Value, word: &str) -> bool {
+    count_word(value, word) > 0
+}
+
+/// Members of this name, at any depth.
+fn count_word(value: &Value, word: &str) -> usize {
+    match value {
+        Value::Object(members) => {
+            let below: usize = members.values().map(|member| count_word(member, word)).sum();
+            below + usize::from(members.contains_key(word))
+        }
+        Value::Array(items) => items.iter().map(|item| count_word(item, word)).sum(),
+        _ => 0,
+    }
+}
+
 /// Refuses a schema with steps that make too many states.
 pub(crate) fn check_steps(schema: &Value) -> Result<(), String> {
     let mut steps = Vec::new();
@@ -130,6 +176,11 @@ pub(crate) fn check_text(text: &str) -> Result<(), String> {
     check_product(written_steps(text))
 }
 
+/// Refuses a grammar that joins too many terms.
+pub(crate) fn check_joins(grammar: &str) -> Result<(), String> {
+    check_joined(joined_terms(grammar))
+}
+
 fn check_product(mut steps: Vec<f64>) -> Result<(), String> {
     steps.sort_by(f64::total_cmp);
     steps.dedup();
@@ -151,6 +202,22 @@ fn written_steps(grammar: &str) -> Vec<f64> {
         text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].parse().ok()
     };
     behind.filter_map(number).collect()
+}
+
+/// Terms that `&` may join in the text of a grammar, outside of its strings and expressions.
+fn joined_terms(grammar: &str) -> usize {
+    let (mut terms, mut inside, mut escaped) = (1, None, false);
+    for c in grammar.chars() {
+        match (inside, c) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some(_), '\\') => escaped = true,
+            (Some(end), _) if c == end || c == '\n' => inside = None,
+            (None, '"' | '/') => inside = Some(c),
+            (None, '&') => terms += 1,
+            _ => {}
+        }
+    }
+    terms
 }
 
 fn check_nesting(text: &str) -> Result<(), String> {
@@ -205,5 +272,23 @@ mod tests {
         let many = json!({ "enum": vec![1; MOST_PARTS] });
         assert!(check_schema(&many).unwrap_err().contains("10001 parts, but at most 10000"));
         assert!(check_schema(&json!("x".repeat(LONGEST))).unwrap_err().contains("bytes"));
+    }
+
+    #[test]
+    fn expressions_that_have_to_match_together_are_bounded() {
+        let patterns = |count: usize| vec![json!({ "pattern": "a" }); count];
+        let joined = |count| json!({ "properties": { "a": { "allOf": patterns(count) } } });
+        assert!(check_schema(&joined(MOST_JOINED)).is_ok());
+        let reason = check_schema(&joined(MOST_JOINED + 1)).unwrap_err();
+        assert!(reason.contains("13 expressions") && reason.contains("at most 12"), "{reason}");
+        // Behind a reference there may be as many as there are.
+        let referred = json!({ "allOf": [{ "$ref": "#/$defs/a" }], "$defs": { "a": joined(13) } });
+        assert!(check_schema(&referred).is_err());
+        let apart = json!({ "anyOf": patterns(40) });
+        assert!(check_schema(&apart).is_ok());
+        let grammar = |count: usize| format!("start: A\nA: {}", vec!["/a&&b/"; count].join(" & "));
+        assert!(check_joins(&grammar(MOST_JOINED)).is_ok());
+        assert!(check_joins(&grammar(MOST_JOINED + 1)).is_err());
+        assert!(check_joins(&format!("start: \"{}\"", "&".repeat(40))).is_ok());
     }
 }

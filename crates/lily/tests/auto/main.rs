@@ -106,6 +106,24 @@ fn what_a_gpu_lacks_is_said_in_one_line_and_the_processor_runs_the_model() {
     }
 }
 
+/// A library that has the driver's name and none of its functions.
+#[test]
+fn a_driver_without_functions_is_no_panic() {
+    let machine = Machine::get();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("empty.c");
+    std::fs::write(&source, "int nothing;\n").unwrap();
+    let driver = folder.path().join("libcuda.so");
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&driver, &source]).status();
+    assert!(built.expect("a C compiler").success());
+    let empty = [FREE, ("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
+    let said = machine.bench(&empty, &[]);
+    assert!(said.len() == 1 && said[0].contains("has no such function"), "{said:?}");
+    let (ok, _, said) = machine.lily(&empty, &["doctor", "--device", "cuda"]);
+    assert!(!ok && said.contains("cuInit") && !said.contains("panicked"), "{said}");
+}
+
 #[test]
 fn nothing_is_said_where_no_gpu_could_be_missed() {
     let machine = Machine::get();
