@@ -2,6 +2,7 @@
 
 use std::env::consts::{ARCH, OS};
 use std::fmt;
+#[cfg(not(target_os = "macos"))]
 use std::fs;
 
 use lily_cuda::CudaError;
@@ -61,6 +62,7 @@ impl fmt::Display for System {
 }
 
 /// What stands behind the first `key` of a text of lines `key: value` or `key=value`.
+#[cfg(not(target_os = "macos"))]
 fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
     let mut pairs = text.lines().filter_map(|line| line.split_once(separator));
     let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
