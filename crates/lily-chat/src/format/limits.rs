@@ -53,7 +53,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<usize, String> {
              supported; ask for less at once"
         ));
     }
-    check_joined(joined_patterns(schema, schema))?;
+    check_joined(joined_patterns(schema, count_word(schema, "pattern")))?;
     if counted > MOST_COUNTED {
         return Err(format!(
             "it has {counted} properties beside `minProperties` or `maxProperties`, or \
@@ -118,25 +118,21 @@ fn check_joined(joined: usize) -> Result<(), String> {
     }
 }
 
-/// Most expressions that an `allOf` of the schema may join, those of the whole schema if it refers elsewhere.
-fn joined_patterns(schema: &Value, root: &Value) -> usize {
+/// Most expressions that an `allOf` of the schema may join: all that there are, where it refers elsewhere.
+fn joined_patterns(schema: &Value, all: usize) -> usize {
     match schema {
         Value::Object(members) => {
-            let own = members.get("allOf").map_or(0, |all| match has_word(all, "$ref") {
-                true => count_word(root, "pattern"),
-                false => count_word(all, "pattern") + usize::from(members.contains_key("pattern")),
+            let own = members.get("allOf").map_or(0, |parts| match count_word(parts, "$ref") {
+                0 => count_word(parts, "pattern") + usize::from(members.contains_key("pattern")),
+                _ => all,
             });
-            members.values().map(|member| joined_patterns(member, root)).fold(own, usize::max)
+            members.values().map(|member| joined_patterns(member, all)).fold(own, usize::max)
         }
         Value::Array(items) => {
-            items.iter().map(|item| joined_patterns(item, root)).max().unwrap_or(0)
+            items.iter().map(|item| joined_patterns(item, all)).max().unwrap_or(0)
         }
         _ => 0,
     }
-}
-
-fn has_word(value: &Value, word: &str) -> bool {
-    count_word(value, word) > 0
 }
 
 /// Members of this name, at any depth.
