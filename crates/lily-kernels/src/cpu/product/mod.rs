@@ -78,7 +78,7 @@ pub fn multiply<'s>(
             let count = ROWS.min(rows.end - first);
             match here.format() {
                 Some(format) if format.is_quantised() && inputs.has_codes() => {
-                    here.multiply(simd, format, ahead.clone(), inputs, start, (&mut factors, sums));
+                    here.multiply(simd, ahead.clone(), inputs, start, (&mut factors, sums));
                     for (t, sums) in sums.iter().enumerate() {
                         out[t * width..t * width + count].copy_from_slice(&sums[..count]);
                     }
@@ -112,7 +112,7 @@ fn multiply_row(
     }
     let rows = Rows::all(row, inputs.k());
     let ahead = Ahead::new(&rows, (0, 0));
-    rows.multiply(simd, row.format, ahead, inputs, first, (factors, sums));
+    rows.multiply(simd, ahead, inputs, first, (factors, sums));
     for (t, sums) in sums.iter().enumerate() {
         out[t * width] = sums[0];
     }

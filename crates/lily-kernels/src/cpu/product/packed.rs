@@ -141,15 +141,14 @@ impl<'a> Rows<'a> {
         (bytes(self.codes[0], others.codes[0]), bytes(self.scales[0], others.scales[0]))
     }
 
-    /// Products of sixteen rows of `format` with as many inputs from `first` on as there are `sums`.
-    /// Asks for the memory of the rows `ahead`.
+    /// Products of sixteen quantised rows of one format with as many inputs from `first` on as there are
+    /// `sums`. Asks for the memory of the rows `ahead`.
     ///
     /// # Panics
-    /// If the inputs are not there, have another length than the rows, or are no codes.
+    /// If the rows are others; or if the inputs are not there, have another length, or are no codes.
     pub(super) fn multiply(
         &self,
         simd: Simd,
-        format: RowFormat,
         ahead: Ahead<'_>,
         inputs: &Inputs,
         first: usize,
@@ -159,11 +158,14 @@ impl<'a> Rows<'a> {
         assert!(first + sums.len() <= inputs.tokens());
         let groups = inputs.k() / GROUP;
         let (rows, inputs) = (self, inputs.codes(first));
-        match format {
-            RowFormat::Q4 => {
+        match self.format {
+            Some(RowFormat::Q4) => {
                 simd.run(Product::<{ GROUP / 2 }> { rows, ahead, groups, inputs, factors, sums });
             }
-            _ => simd.run(Product::<GROUP> { rows, ahead, groups, inputs, factors, sums }),
+            Some(RowFormat::Q8) => {
+                simd.run(Product::<GROUP> { rows, ahead, groups, inputs, factors, sums });
+            }
+            other => panic!("quantised rows of one format, not of {other:?}"),
         }
     }
 }
