@@ -90,7 +90,7 @@ def markdown(report: dict) -> str:
         f" {report['date']}, {report['commit']}. Load average {machine['load_before']} before,"
         f" {report.get('load_after', 'unknown')} after.",
         f"{report['layers']} layers, all {report['experts']} experts, {report['steps']} decode steps,"
-        f" {report['order']}, {report['clock']}.",
+        f" {report['order']}, {report['clock']}; lily --load {report['load']}.",
         "",
     ]
     for engine, version in report["versions"].items():

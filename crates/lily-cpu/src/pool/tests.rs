@@ -157,7 +157,7 @@ fn workers_without_work_sleep_and_all_of_them_come_back() {
 
 /// Whichever thread has tile 0 is stopped until the others have run all but what it holds.
 #[test]
-fn a_slow_core_holds_an_eighth_of_its_share_and_the_others_do_the_rest() {
+fn a_slow_core_holds_a_quarter_of_its_share_and_the_others_do_the_rest() {
     const TILES: usize = if cfg!(miri) { 64 } else { 256 };
     const HELD: usize = TILES / 2 / 4;
     static DONE: AtomicUsize = AtomicUsize::new(0);
