@@ -87,7 +87,7 @@ impl Rows<'_> {
     fn are_far<S: Isa>(&self) -> bool {
         let k_dim = self.token.k.len();
         self.from != self.to.cast_const()
-            && size_of::<f32>() * k_dim * self.v.len() >= FAR_BYTES
+            && size_of_val(self.token.k) * self.v.len() >= FAR_BYTES
             && k_dim.is_multiple_of(S::LANES)
             && (self.to as usize).is_multiple_of(size_of::<f32>() * S::LANES)
     }

@@ -47,8 +47,6 @@ pub(super) struct Course<'a> {
     count: usize,
     /// The first that follow the block.
     then: Rows<'a>,
-    /// From one sixteen to the next.
-    step: (usize, usize),
 }
 
 impl<'a> Course<'a> {
@@ -66,25 +64,23 @@ impl<'a> Course<'a> {
             distance: (DISTANCE / (ROWS * matrix.k() / 2).max(1)).clamp(1, most.max(1)),
             count,
             then,
-            step: (0, 0),
         }
     }
 
-    /// The rows ahead of the `n`-th sixteen; `next` are those behind it in the block.
-    pub(super) fn ahead<'s>(
-        &'s mut self,
-        n: usize,
-        rows: &'s Rows<'a>,
-        next: Option<&Rows<'a>>,
-    ) -> Ahead<'s> {
-        if let Some(next) = next {
-            self.step = rows.step_to(next);
-        }
-        let (rows, steps) = match (n + self.distance).checked_sub(self.count) {
-            None => (rows, self.distance),
+    /// That of rows behind which nothing is known.
+    pub(super) fn nowhere(k: usize) -> Self {
+        Self { distance: 0, count: usize::MAX, then: Rows::nowhere(k) }
+    }
+
+    /// The rows ahead of the `n`-th sixteen of the block, which is the `nth` of `rows`.
+    #[inline(always)]
+    pub(super) fn ahead<'s>(&'s self, n: usize, rows: &'s Rows<'a>, nth: usize) -> Ahead<'s> {
+        let (rows, sixteens) = match (n + self.distance).checked_sub(self.count) {
+            None => (rows, nth + self.distance),
             Some(behind) => (&self.then, behind),
         };
-        Ahead::new(rows, (self.step.0.wrapping_mul(steps), self.step.1.wrapping_mul(steps)))
+        let (codes, factors) = rows.step();
+        Ahead::new(rows, (codes.wrapping_mul(sixteens), factors.wrapping_mul(sixteens)))
     }
 }
 
@@ -103,7 +99,8 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    pub(super) fn new(rows: &'a Rows<'a>, by: (usize, usize)) -> Self {
+    #[inline(always)]
+    fn new(rows: &'a Rows<'a>, by: (usize, usize)) -> Self {
         let [codes, scales, biases] = [Place { row: 0, at: 0 }; 3];
         Self { rows, by, codes, scales, biases, biases_turn: false }
     }
@@ -180,15 +177,14 @@ mod tests {
     /// The first codes and scales that are asked for during each sixteen of a block.
     fn asked(matrix: &WeightMatrix, block: impl Into<Block>) -> Vec<(*const u8, *const u8)> {
         let block = block.into();
-        let mut course = Course::new(matrix, &block);
-        let firsts: Vec<usize> = block.rows.clone().step_by(ROWS).collect();
-        let ask = |(n, &first): (usize, &usize)| {
-            let rows = found(matrix, block.expert, first);
-            let next = firsts.get(n + 1).map(|&first| found(matrix, block.expert, first));
-            let Ahead { rows, by, .. } = course.ahead(n, &rows, next.as_ref());
+        let course = Course::new(matrix, &block);
+        let mut rows = Rows::nowhere(matrix.k());
+        rows.find(matrix, block.expert, block.rows.clone());
+        let ask = |n: usize| {
+            let Ahead { rows, by, .. } = course.ahead(n, &rows, n);
             (rows.codes[0].wrapping_add(by.0), rows.scales[0].wrapping_add(by.1))
         };
-        firsts.iter().enumerate().map(ask).collect()
+        (0..rows.len() / ROWS).map(ask).collect()
     }
 
     fn places(matrix: &WeightMatrix, rows: &[(usize, usize)]) -> Vec<(*const u8, *const u8)> {
