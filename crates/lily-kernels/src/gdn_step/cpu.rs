@@ -28,7 +28,6 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (k, rest) = rest.split_at_mut(k_dim);
     let (v, rest) = rest.split_at_mut(v_dim);
     let (o, gate) = rest.split_at_mut(v_dim);
-    ask_for_channels(l, &d, (row, position), h);
     let outs = [(Part::Query, &mut *q), (Part::Key, &mut *k), (Part::Value, &mut *v)];
     for (channels, (part, out)) in channels(&d, h).into_iter().zip(outs) {
         convolve_in_ring(l, &d, (row, position), channels, out, more);
