@@ -248,6 +248,31 @@ def sort(d, ql, al):
     return Item(d.choice(how).format(t=text), out, out + ".", f"{up[0]} … {up[-1]}.", gold=out)
 
 
+def neighbours(d, ql, al):
+    """What stands before or behind an entry of a list; the first step towards the key of a value."""
+    en = ql == "en"
+    pool = d.choice((WORDS if en else WORDS_DE, NAMES, CITIES, [str(n) for n in range(100)]))
+    things = d.sample(pool, d.randint(2, 16))
+    before = d.chance(0.65)
+    i = d.randint(1, len(things) - 1) if before else d.randint(0, len(things) - 2)
+    x, y = things[i], things[i - 1 if before else i + 1]
+    d.claim("neighbour", before, x, y)
+    text = d.choice([", ", " ", "; ", "\n", "\n- "]).join(things)
+    where = ("before" if before else "after") if en else ("vor" if before else "nach")
+    q = d.choice(
+        ["What comes {w} {x} in this list: {t}", "Which entry stands {w} {x}: {t}", "{t}\n\nWhat is {w} {x}?"]
+        if en
+        else [
+            "Was kommt {w} {x} in dieser Liste: {t}",
+            "Welcher Eintrag steht {w} {x}: {t}",
+            "{t}\n\nWas steht {w} {x}?",
+        ]
+    ).format(w=where, x=x, t=text)
+    own = ("before" if before else "after") if al == "en" else ("vor" if before else "nach")
+    short = f"{own.capitalize()} {x}: {y}"
+    return Item(q, short, f"{own.capitalize()} {x} {'stands' if al == 'en' else 'steht'} {y}.", f"{x}: {y}.", gold=y)
+
+
 def any_text(d, longest):
     """Meaningless text of up to `longest` pieces: words, numbers, codes, signs."""
     kind = d.randint(0, 3)
