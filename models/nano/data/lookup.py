@@ -4,7 +4,7 @@ Every answer begins with what was looked up: a value is found far more surely be
 and that there is none is seen there too.
 """
 
-from .item import Item
+from .item import Item, Retry
 from .lexicon import CITIES, COLOURS, JOBS, NAMES, NOUNS, SURNAMES, WORDS, code, invented
 
 UNKNOWN = {"en": "that is not in the text", "de": "das steht nicht im Text"}
@@ -123,6 +123,32 @@ def ask_table(d, ql, al, pairs, back):
     v = pairs[k]
     d.claim("value", k, v)
     return Item(d.choice(ASK_VALUE[ql]).format(k=k), f"{k}: {v}", f"{k}: {v}.", f"{k}: {v}.", gold=v, kind="value")
+
+
+ASK_SEVERAL = {
+    "en": ["Look up: {x}", "Give me the values of {x}.", "What are the values of {x}?"],
+    "de": ["Schlage nach: {x}", "Gib mir die Werte von {x}.", "Was sind die Werte von {x}?"],
+}
+ASK_KEYS = {
+    "en": ["Which keys have the values {x}?", "Find the keys of {x}.", "Whose values are {x}?"],
+    "de": ["Welche Schlüssel haben die Werte {x}?", "Finde die Schlüssel von {x}.", "Zu welchen Einträgen gehören {x}?"],
+}
+
+
+def several(d, ql, al):
+    """Many keys, or the keys of many values, out of one table at once."""
+    text, pairs, back = table(d, d.randint(2, d.choice((4, 8, 16, 32, 50))))
+    keys = d.chance(0.7)
+    known = {v: ks[0] for v, ks in back.items() if len(ks) == 1} if keys else pairs
+    if len(known) < 2:
+        raise Retry
+    asked = d.sample(list(known), d.randint(2, min(len(known), 6 if d.held else 50)))
+    d.claim("several", keys, *asked[:2])
+    question = d.choice((ASK_KEYS if keys else ASK_SEVERAL)[ql]).format(x=", ".join(asked))
+    answer = "\n".join(f"{x}: {known[x]}" for x in asked)
+    thought = f"{len(asked)} entries." if al == "en" else f"{len(asked)} Einträge."
+    kind = "keys" if keys else "values"
+    return Item(f"{text}\n\n{question}", answer, answer, thought, gold=answer, exact=True, kind=kind)
 
 
 # Columns of a record table: (drawn value, English and German name).

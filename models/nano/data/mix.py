@@ -12,6 +12,7 @@ ITEMS = {
     "sorting": wordplay.sort,
     "copy": wordplay.copy,
     "neighbours": wordplay.neighbours,
+    "several": lookup.several,
     "facts": facts.fact,
     "talk": talk.talk,
     "unknown": talk.unknown,
@@ -24,7 +25,8 @@ WEIGHTS = {
     "counting": 10,
     "sorting": 10,
     "copy": 5,
-    "neighbours": 8,
+    "neighbours": 10,
+    "several": 24,
     "facts": 14,
     "talk": 9,
     "unknown": 4,
@@ -242,7 +244,7 @@ def short_chat(d, ability=None, single=False):
             name = d.choices(_NAMES, _SHARES)[0]
             if name in ITEMS:
                 turns += turn(draw_until(ITEMS[name], d.rng, d.held, ql, al), long)
-    return Chat(turns + turn(item, long), think, system, ability=ability, gold=item.gold, exact=item.exact)
+    return Chat(turns + turn(item, long), think, system, ability=ability, gold=item.gold, exact=item.exact, kind=item.kind)
 
 
 def long_chat(d, longest):

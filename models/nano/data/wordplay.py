@@ -249,28 +249,30 @@ def sort(d, ql, al):
 
 
 def neighbours(d, ql, al):
-    """What stands before or behind an entry of a list; the first step towards the key of a value."""
-    en = ql == "en"
-    pool = d.choice((WORDS if en else WORDS_DE, NAMES, CITIES, [str(n) for n in range(100)]))
+    """What stands before or behind entries of a list; the first step towards the key of a value."""
+    pool = d.choice((WORDS if ql == "en" else WORDS_DE, NAMES, CITIES, [str(n) for n in range(100)]))
     things = d.sample(pool, d.randint(2, 16))
-    before = d.chance(0.65)
-    i = d.randint(1, len(things) - 1) if before else d.randint(0, len(things) - 2)
-    x, y = things[i], things[i - 1 if before else i + 1]
-    d.claim("neighbour", before, x, y)
+    before = d.chance(0.75)
+    pairs = list(zip(things, things[1:]))
+    some = d.sample(pairs, d.randint(1, min(len(pairs), 8)))
+    known = {y: x for x, y in some} if before else dict(some)
+    d.claim("neighbour", before, *list(known.items())[0])
     text = d.choice([", ", " ", "; ", "\n", "\n- "]).join(things)
-    where = ("before" if before else "after") if en else ("vor" if before else "nach")
+    where = {"en": ("after", "before"), "de": ("nach", "vor")}
     q = d.choice(
         ["What comes {w} {x} in this list: {t}", "Which entry stands {w} {x}: {t}", "{t}\n\nWhat is {w} {x}?"]
-        if en
+        if ql == "en"
         else [
             "Was kommt {w} {x} in dieser Liste: {t}",
             "Welcher Eintrag steht {w} {x}: {t}",
             "{t}\n\nWas steht {w} {x}?",
         ]
-    ).format(w=where, x=x, t=text)
-    own = ("before" if before else "after") if al == "en" else ("vor" if before else "nach")
-    short = f"{own.capitalize()} {x}: {y}"
-    return Item(q, short, f"{own.capitalize()} {x} {'stands' if al == 'en' else 'steht'} {y}.", f"{x}: {y}.", gold=y)
+    ).format(w=where[ql][before], x=", ".join(known), t=text)
+    own = where[al][before]
+    answer = "\n".join(f"{own.capitalize()} {x}: {y}" for x, y in known.items())
+    thought = f"{own.capitalize()} {', '.join(known)}."
+    kind = "before" if before else "after"
+    return Item(q, answer, answer, thought, gold=answer, exact=True, kind=kind)
 
 
 def any_text(d, longest):
