@@ -149,7 +149,7 @@ impl Writer<'_> {
     fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
         const CLOSE: &str = "\"\\n</parameter>\\n\"";
         let _ = match rule {
-            ValueRule::Text { patterns, or_null } => {
+            ValueRule::Text { patterns, others } => {
                 if patterns.is_empty() {
                     if !std::mem::replace(&mut self.has_text, true) {
                         let _ = writeln!(rules, "TEXT: {}", up_to_close());
@@ -164,9 +164,11 @@ impl Writer<'_> {
                     let (all, terminal) =
                         (all.join(" & "), format!("T{}", name.to_ascii_uppercase()));
                     let _ = writeln!(rules, "{terminal}: ({all}) /\\n<\\/parameter>/");
-                    let null =
-                        if *or_null { format!(" | \"null\" {CLOSE}") } else { String::new() };
-                    writeln!(rules, "{name}: {terminal} \"\\n\"{null}")
+                    let others = others.as_ref().map_or(String::new(), |schema| {
+                        let _ = writeln!(rules, "{name}j: %json {}", as_printed(schema, false));
+                        format!(" | {name}j {CLOSE}")
+                    });
+                    writeln!(rules, "{name}: {terminal} \"\\n\"{others}")
                 }
             }
             ValueRule::Listed(values) => {

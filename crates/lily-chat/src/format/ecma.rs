@@ -118,22 +118,29 @@ fn look_ahead(text: &str) -> Option<(bool, &str, &str)> {
     None
 }
 
-/// An expression for texts that begin with no match of a simple one: `$`, one character or class, and
-/// `.*` with one or two characters or classes behind it.
+/// An expression for texts that begin with no match of a simple one: `$`, a character or class, several
+/// of it up to the end, and `.*` with one or two characters behind it.
 fn excluding(inside: &str) -> Result<Expression, &'static str> {
+    let inside = inside.strip_prefix('^').unwrap_or(inside);
+    if inside == "$" {
+        return whole("(?s:.+)".into());
+    }
     let (is_anywhere, atoms) = match inside.strip_prefix(".*") {
         Some(atoms) => (true, atoms),
         None => (false, inside),
     };
-    if inside == "$" {
-        return whole("(?s:.+)".into());
-    }
+    let (atoms, is_all) = match atoms.strip_suffix("*$") {
+        Some(atoms) => (atoms, true),
+        None => (atoms, false),
+    };
     let mut reader = Reader::new(atoms);
     let mut found = Vec::new();
     while let Some(c) = reader.chars.next() {
         found.push(reader.atom(c)?.ok_or(LOOKS)?);
     }
     whole(match (is_anywhere, &found[..]) {
+        (false, [one]) if is_all => format!("{ANY}[^{one}]{ANY}"),
+        _ if is_all => return Err(LOOKS),
         (false, [one]) => format!("(?:[^{one}]{ANY})?"),
         (true, [one]) => format!(r"[^{one}\r\n]*{OTHER_LINES}"),
         (true, [one, two]) if one == two => {
@@ -459,6 +466,8 @@ mod tests {
             (r"^(?!.*ab)[abc]+$", &["ba", "acb", "aa"], &["ab", "caab"]),
             (r"^(?!.*\s)", &["abc", "a\n b"], &["a b"]),
             (r"^(?!$)", &["a"], &[""]),
+            // As pydantic writes it for decimal numbers.
+            (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", &["1.5", "-0", ".5"], &["", "-", "."]),
             (r"^(?=a|b).$", &["a", "b"], &["c"]),
         ] {
             for text in good {

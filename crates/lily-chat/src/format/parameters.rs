@@ -58,8 +58,8 @@ pub(crate) enum ValueRule {
     /// Text, printed as it is, that matches all of these patterns.
     Text {
         patterns: Vec<String>,
-        /// Or `null`.
-        or_null: bool,
+        /// A schema of the values of other types, if there are any.
+        others: Option<Value>,
     },
     /// One of these, as they are printed.
     Listed(Vec<String>),
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
             Some(other @ Value::Object(_)) => {
                 self.rule(Types::of_argument(self.root, ""), other, FREE)
             }
-            _ => ValueRule::Text { patterns: Vec::new(), or_null: false },
+            _ => ValueRule::Text { patterns: Vec::new(), others: None },
         };
         self.unkept(found.at_most.iter());
         if !found.required.is_empty() {

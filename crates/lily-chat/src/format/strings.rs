@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llguidance::derivre::{Regex, RegexBuilder};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::parameters::{UNWRITABLE, ValueRule};
 use super::tags::CLOSED_TO_VALUES;
@@ -50,13 +50,13 @@ impl<'a> Strings<'a> {
         let of_text = types.only(Types::STRING.or(Types::NULL));
         let mut patterns = Vec::new();
         self.texts(schema, place, of_text, &mut patterns, &mut Vec::new());
-        if !of_text {
-            // What looks like a value of another type is one, whatever a pattern says.
-            patterns.clear();
-        }
-        match self.is_empty(&patterns) {
-            true => ValueRule::Never(UNWRITABLE),
-            false => ValueRule::Text { patterns, or_null: types.has(Types::NULL) },
+        // A text that looks like a value of another type is read as one, and nothing is asked of those.
+        let others = types.others();
+        let others = (!others.is_empty()).then(|| json!({ "type": others }));
+        match (self.is_empty(&patterns), others) {
+            (false, others) => ValueRule::Text { patterns, others },
+            (true, Some(schema)) => ValueRule::Json { schema, lenient: false },
+            (true, None) => ValueRule::Never(UNWRITABLE),
         }
     }
 
@@ -95,8 +95,10 @@ impl<'a> Strings<'a> {
                 "oneOf" if !self.exclude_each_other(list(schema, word)) => false,
                 "anyOf" | "oneOf" => {
                     let members = list(schema, word).enumerate();
-                    let telling: Vec<_> =
-                        members.filter(|(_, member)| member["type"] != "null").collect();
+                    let may_be_text = |member| Types::of_part(self.root, member).has(Types::STRING);
+                    let telling: Vec<_> = members
+                        .filter(|(_, member)| may_be_text(member) || !is_silent(member))
+                        .collect();
                     match telling[..] {
                         [(index, member)] => {
                             let place = format!("{here}[{index}]");
@@ -107,11 +109,11 @@ impl<'a> Strings<'a> {
                     }
                 }
                 _ if subject(word) == Word::Strings => match self.expressions(word, value) {
-                    Some(expressions) if of_text => {
+                    Some(expressions) => {
                         patterns.extend(expressions);
                         true
                     }
-                    expressions => expressions.is_some_and(|all| all.is_empty()),
+                    None => false,
                 },
                 word => match subject(word) {
                     Word::Silent => true,

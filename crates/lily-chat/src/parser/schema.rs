@@ -60,6 +60,12 @@ impl Types {
         }
     }
 
+    /// Their names in JSON schema, without that of strings.
+    pub fn others(self) -> Vec<&'static str> {
+        let names = ["integer", "number", "boolean", "null", "object", "array"];
+        names.into_iter().filter(|name| self.has(Types::named(name))).collect()
+    }
+
     fn named(name: &str) -> Types {
         match name {
             "integer" => Types::INTEGER,
