@@ -160,11 +160,11 @@ fn an_answer_stands_behind_its_thought() {
         "--max-tokens",
         "6",
         "--presence-penalty",
-        "200",
+        "2",
         "--logit-bias",
-        "97=500",
+        "97=100",
         "--logit-bias",
-        "509=400",
+        "509=99",
     ];
     let object = json(&[&args[..], &["--json"]].concat());
     assert_eq!((&object["reasoning"], &object["text"]), (&"a".into(), &"aaaa".into()));
@@ -292,7 +292,7 @@ fn kept_thoughts_let_a_chat_read_only_what_is_new() {
         "--preserve-thinking",
         // Always `a`: an answer that becomes the same ids again.
         "--logit-bias",
-        "97=1000",
+        "97=100",
     ];
     let text = out(&with_input(&args, "Hello\nAnd now?\n"));
     let second: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();

@@ -51,14 +51,12 @@ fn run_samples_by_seed_and_honours_limits_and_biases() {
         |seed| run(&["--max-tokens", "12", "--temperature", "1", "--top-k", "20", "--seed", seed]);
     assert_eq!(sampled("1")["tokens"], sampled("1")["tokens"]);
     assert_ne!(sampled("1")["tokens"], sampled("2")["tokens"]);
-    let biased = run(&["--max-tokens", "12", "--logit-bias", "42=1000"]);
+    let biased = run(&["--max-tokens", "12", "--logit-bias", "42=100"]);
     assert_eq!(biased["tokens"], json!(vec![42; 12]));
-    let none = run(&["--max-tokens", "0"]);
-    assert_eq!((&none["tokens"], &none["usage"]["total_tokens"]), (&json!([]), &json!(7)));
     // The model's own stop token ends the text, unless it is told to go on.
-    let stop = run(&["--logit-bias", "383=1000"]);
+    let stop = run(&["--logit-bias", "383=100"]);
     assert_eq!((&stop["tokens"], &stop["finish_reason"]), (&json!([383]), &json!("stop")));
-    let on = run(&["--max-tokens", "12", "--logit-bias", "383=1000", "--ignore-stop"]);
+    let on = run(&["--max-tokens", "12", "--logit-bias", "383=100", "--ignore-stop"]);
     assert_eq!(on["tokens"], json!(vec![383; 12]));
     // A context smaller than the limit ends the text when it is full: its last token is not fed.
     let full = run(&["--ctx", "9"]);
