@@ -238,6 +238,8 @@ impl Maker<'_> {
             Format::JsonSchema(schema) => plain(schema),
             _ => Plain { schema: json!({ "type": "object" }), told: Vec::new() },
         };
+        // Names that are listed have become properties.
+        limits::check_schema(&plain.schema).map_err(refused)?;
         let grammar = match format {
             Format::JsonObject | Format::JsonSchema(_) => json_grammar(&plain.schema),
             Format::Regex(text) => GrammarWithLexer::from_regex(text),
@@ -371,7 +373,8 @@ fn refused(reason: impl Into<String>) -> FormatError {
 }
 
 /// Words of the library where something takes too much work.
-const COMPLEX: [&str; 8] = [
+const COMPLEX: [&str; 9] = [
+    "Unable to determine if regex is empty",
     "fuel",
     "too big",
     "too large",

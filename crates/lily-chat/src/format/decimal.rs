@@ -10,8 +10,9 @@ const NEXT_TO_ZERO: f64 = 1e-15;
 const NEIGHBOURS: i32 = 8;
 /// Most digits behind the point: the longest text of a float has about so many.
 const MOST_PLACES: u32 = 400;
-/// Most multiples that are listed.
+/// Most multiples that are listed in one place, and in all of a schema.
 const MOST_LISTED: i128 = 256;
+pub(crate) const ALL_LISTED: i128 = 4096;
 /// Multiples up to here are counted by floats one by one.
 const COUNTED: i128 = 1 << 52;
 
@@ -46,7 +47,9 @@ impl Decimal {
 /// An excluded bound on the side of 0 becomes its neighbour: the library lets a whole one through if the
 /// other bound is less than one away. A few multiples are listed, and for many the bounds are moved between
 /// two of them, as the library divides floats to see whether there is one.
-pub(crate) fn write_exactly(schema: &mut Map<String, Value>) {
+///
+/// Of numbers for lists so many are `left`.
+pub(crate) fn write_exactly(schema: &mut Map<String, Value>, left: &mut i128) {
     let lower = bound(schema, "minimum", "exclusiveMinimum", f64::max, |x| match x {
         0.0 => NEXT_TO_ZERO,
         x => x.next_up(),
@@ -64,7 +67,7 @@ pub(crate) fn write_exactly(schema: &mut Map<String, Value>) {
     if let (Some(lower), Some(upper)) = (lower, upper)
         && let Some(numbers) = multiples(lower, upper, step)
     {
-        write_multiples(schema, numbers, step);
+        write_multiples(schema, numbers, step, left);
     }
 }
 
@@ -103,8 +106,14 @@ fn multiples(lower: f64, upper: f64, step: Decimal) -> Option<(i128, i128)> {
     (first <= last && first.abs().max(last.abs()) <= COUNTED).then_some((first, last))
 }
 
-fn write_multiples(schema: &mut Map<String, Value>, (first, last): (i128, i128), step: Decimal) {
-    let is_whole = |number: i128| number * step.digits % 10_i128.pow(step.places) == 0;
+fn write_multiples(
+    schema: &mut Map<String, Value>,
+    (first, last): (i128, i128),
+    step: Decimal,
+    left: &mut i128,
+) {
+    let one = 10_i128.checked_pow(step.places);
+    let is_whole = |number: i128| one.is_some_and(|one| number * step.digits % one == 0);
     let is_kept = |number: &i128| match schema.get("type").and_then(Value::as_str) {
         Some("integer") => is_whole(*number),
         _ => true,
@@ -112,7 +121,9 @@ fn write_multiples(schema: &mut Map<String, Value>, (first, last): (i128, i128),
     let is_number = schema.get("type").is_some_and(|name| name == "number" || name == "integer");
     let has_list = schema.contains_key("enum") || schema.contains_key("const");
     let words = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-    if is_number && !has_list && last - first < MOST_LISTED {
+    let count = last - first + 1;
+    if is_number && !has_list && count <= MOST_LISTED.min(*left) {
+        *left -= count;
         let value = |number| Decimal { digits: number * step.digits, ..step }.float();
         let all: Vec<f64> = (first..=last).filter(is_kept).filter_map(value).collect();
         if !all.is_empty() {
@@ -158,7 +169,8 @@ mod tests {
 
     fn exact(schema: Value) -> Value {
         let mut schema = schema.as_object().unwrap().clone();
-        write_exactly(&mut schema);
+        let mut left = MOST_LISTED;
+        write_exactly(&mut schema, &mut left);
         schema.into()
     }
 

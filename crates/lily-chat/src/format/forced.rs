@@ -15,6 +15,7 @@ use super::{
     FormatError, Maker, NOTHING_FITS, Rules, TOO_COMPLEX, UNKEPT_FORM, ends, keywords, limits,
     place,
 };
+use crate::parser::ToolSpec;
 
 /// Tools that are looked at for the one at fault.
 const SUSPECTS: usize = 64;
@@ -63,6 +64,8 @@ impl Maker<'_> {
                     let Plain { schema, told } = plain(&keywords::without_faults(schema));
                     let told = told.into_iter().map(|place| Unkept { tool: Some(index), place });
                     unkept.extend(told);
+                    // Names that are listed have become properties.
+                    limits::check_schema(&schema).map_err(|reason| refused("", reason))?;
                     schema
                 }
             };
@@ -86,8 +89,9 @@ impl Maker<'_> {
         }
         // Some keyword of a value is not supported. Without those of tools that are not strict there
         // may be a grammar.
-        for (index, tool) in tools.iter_mut().enumerate() {
-            self.relax(rules, index, &mut tool.parameters, &mut unkept)?;
+        for (index, Callable { tool, parameters }) in tools.iter_mut().enumerate() {
+            self.relax(rules, index, parameters, &mut unkept)?;
+            self.relax_texts(rules, (index, tool), parameters, &mut unkept)?;
         }
         match self.compile_calls(&tools, calls)? {
             Ok(matcher) => Ok((matcher, once(unkept))),
@@ -144,21 +148,46 @@ impl Maker<'_> {
                 note(rules, unkept, tool, at(below), reason.clone())?;
             }
             *lenient = true;
-            // Parts at fault whose words the library knows are left out, one after the other.
-            for _ in 0..MOST_LEFT_OUT {
+            // Parts at fault whose words the library knows are left out, one after the other, and if there are
+            // too many, all of it.
+            for left in (0..MOST_LEFT_OUT).rev() {
                 if self.patience.has_ended() {
                     return Err(FormatError::GivenUp);
                 }
                 let Err(reason) = compile(schema, true) else { break };
-                let below = fault(schema, true);
+                let below = if left == 0 { String::new() } else { fault(schema, true) };
                 if below.is_empty() && fits_nothing(&reason) {
                     *rule = ValueRule::Never(UNFIT);
                     break;
                 }
                 unkept.push(Unkept { tool: Some(tool), place: at(&below) });
                 match place::part_mut(schema, &below) {
-                    Some(part) => *part = of_its_type(part),
-                    None => *schema = Value::Bool(true),
+                    Some(part) if *part != of_its_type(part) => *part = of_its_type(part),
+                    _ => *schema = Value::Bool(true),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees texts whose expressions are too much work together.
+    fn relax_texts(
+        &self,
+        rules: &Rules<'_>,
+        (index, tool): (usize, &ToolSpec),
+        parameters: &mut Parameters,
+        unkept: &mut Vec<Unkept>,
+    ) -> Result<(), FormatError> {
+        for (place, rule) in parameters.values_mut() {
+            let ValueRule::Text { patterns, .. } = rule else { continue };
+            if patterns.is_empty() {
+                continue;
+            }
+            let alone = [Callable { tool, parameters: Parameters::one(rule.clone()) }];
+            if let Err(reason) = self.compile_calls(&alone, Calls::One)? {
+                note(rules, unkept, index, place.into(), reason)?;
+                if let ValueRule::Text { patterns, .. } = rule {
+                    patterns.clear();
                 }
             }
         }

@@ -11,9 +11,9 @@ const COUNTS: [&str; 6] =
 
 /// The same schema for the library. Patterns that cannot be kept stay as they are.
 pub(crate) fn for_library(schema: &Value) -> Value {
-    let mut schema = schema.clone();
+    let (mut schema, mut left) = (schema.clone(), decimal::ALL_LISTED);
     change_parts(&mut schema, &mut |part, _| {
-        decimal::write_exactly(part);
+        decimal::write_exactly(part, &mut left);
         for word in COUNTS {
             if let Some(number) = part.get(word).and_then(Value::as_f64) {
                 part.insert(word.into(), json!(number as u64));

@@ -43,7 +43,7 @@ pub(crate) enum Rules {
 }
 
 /// A parameter that the schema names.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Parameter {
     pub key: String,
     /// Where the schema speaks of it.
@@ -53,7 +53,7 @@ pub(crate) struct Parameter {
 }
 
 /// What a value may be.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueRule {
     /// Text, printed as it is, that matches all of these patterns.
     Text {
@@ -95,6 +95,12 @@ impl Parameters {
 }
 
 impl Parameters {
+    /// One parameter, which is required, with a rule.
+    pub fn one(rule: ValueRule) -> Self {
+        let one = Parameter { key: "a".into(), place: String::new(), required: true, rule };
+        Self { rules: Rules::Named(vec![one]), unkept: Vec::new() }
+    }
+
     /// Rules of values with their places.
     pub fn values(&self) -> impl Iterator<Item = (&str, &ValueRule)> {
         let (free, named) = match &self.rules {

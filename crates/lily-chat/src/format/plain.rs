@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::known;
+use super::limits::{MOST_PARTS, Parts};
 use super::place::change_parts;
 use super::words::{Word, subject};
 use crate::parser::schema::target;
@@ -17,13 +18,13 @@ pub(crate) struct Plain {
 
 /// Leaves out of a schema what does not bind its values.
 pub(crate) fn plain(schema: &Value) -> Plain {
-    let (mut plain, mut told) = (schema.clone(), Vec::new());
+    let (mut plain, mut told, mut left) = (schema.clone(), Vec::new(), MOST_PARTS);
     change_parts(&mut plain, &mut |part, place| {
         told.extend(note(part, "format").map(|word| format!("{place}.{word}")));
         told.extend(note(part, "uniqueItems").map(|word| format!("{place}.{word}")));
         let whole = part.clone();
         part.retain(|word, _| !is_empty(&whole, word));
-        names(schema, part);
+        names(schema, part, &mut left);
     });
     Plain { schema: plain, told }
 }
@@ -71,8 +72,8 @@ fn is_telling(word: &str, value: &Value) -> bool {
 }
 
 /// Says `propertyNames` in other words, where it has a list of names or a pattern alone and nothing else
-/// speaks of names.
-fn names(root: &Value, part: &mut Map<String, Value>) {
+/// speaks of names. Each name brings a copy of the schema of its value, so many parts at most are `left`.
+fn names(root: &Value, part: &mut Map<String, Value>, left: &mut usize) {
     let others = ["properties", "patternProperties"];
     let Some(Value::Object(names)) = part.get("propertyNames") else { return };
     if others.iter().any(|word| part.contains_key(*word)) {
@@ -86,6 +87,9 @@ fn names(root: &Value, part: &mut Map<String, Value>) {
     let telling = names.iter().filter(|(word, value)| is_telling(word, value));
     let (word, all) = match telling.collect::<Vec<_>>()[..] {
         [(word, Value::Array(all))] if word == "enum" => {
+            let parts = all.len().saturating_mul(1 + Parts::of(&value).all);
+            let Some(rest) = left.checked_sub(parts) else { return };
+            *left = rest;
             let all = all.iter().filter_map(Value::as_str);
             let named = all.map(|name| (name.to_owned(), value.clone()));
             ("properties", named.collect::<Map<_, _>>())
@@ -152,6 +156,9 @@ mod tests {
             assert_eq!((&found[word], &found["additionalProperties"]), (&value, &json!(false)));
             assert!(found.get("propertyNames").is_none());
         }
+        let large = json!({ "propertyNames": { "enum": vec!["x"; 200] },
+            "additionalProperties": { "enum": vec![1; 50] } });
+        assert_eq!(plain(&large).schema, large);
         let beside = json!({ "propertyNames": { "enum": ["x"] }, "properties": {} });
         assert_eq!(plain(&beside).schema, beside);
     }

@@ -630,6 +630,23 @@ fn texts_keep_their_bounds_beside_values_of_other_types() {
 }
 
 #[test]
+fn a_text_whose_bounds_are_too_much_work_is_free_or_refused_by_its_place() {
+    let formats = formats();
+    let text =
+        json!({ "type": "string", "minLength": 9_000, "pattern": "^(?=.*a)(?=.*b)(?=.*c)(?=.*d)" });
+    let tool = json!({ "properties": { "a": { "type": "string", "format": "date" }, "b": text } });
+    let tools = [ToolSpec::new("t", tool)];
+    let bound = formats.bind(&rules(&tools, true)).unwrap().unwrap();
+    assert_eq!(bound.unkept(), [Unkept { tool: Some(0), place: ".properties.b".into() }]);
+    match formats.bind(&Rules { strict: &[true], ..rules(&tools, true) }) {
+        Err(FormatError::Tool { tool: 0, place, reason }) => {
+            assert_eq!((place.as_str(), reason.as_str()), (".properties.b", TOO_COMPLEX));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_value_that_two_members_of_one_of_allow_is_not_written() {
     let (tokenizer, formats) = (tokenizer(), formats());
     let lists = json!({ "oneOf": [{ "enum": ["a", "b"] }, { "enum": ["b", "c", "c"] }] });
