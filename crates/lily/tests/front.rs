@@ -166,7 +166,7 @@ fn an_answer_stands_behind_its_thought() {
         "--logit-bias",
         "97=100",
         "--logit-bias",
-        "509=98",
+        "509=93",
     ];
     let object = json(&[&args[..], &["--json"]].concat());
     assert_eq!((&object["reasoning"], &object["text"]), (&"a".into(), &"a".into()));
