@@ -139,6 +139,8 @@ def measure(params, tokenizer, groups):
         for k, v in result.items():
             marks[ability][k].append(v)
         marks[ability]["right, thinking" if chat.think else "right, not thinking"].append(result["right"])
+        if chat.kind:
+            marks[ability][f"right, {chat.kind}"].append(result["right"])
         if not result["right"] and len(wrong[ability]) < 6:
             wrong[ability].append({"question": chat.turns[-2][1][-300:], "wanted": expected[-300:], "got": text[-300:]})
     short = [i for i, (a, _) in enumerate(names) if not a.startswith("lookup ")]
@@ -157,6 +159,7 @@ def main():
     p.add_argument("--master", type=Path)
     p.add_argument("--items", type=int, default=128)
     p.add_argument("--no-long", action="store_true")
+    p.add_argument("--only", help="names of abilities, with commas")
     p.add_argument("--tiny", action="store_true")
     p.add_argument("--out", type=Path)
     a = p.parse_args()
@@ -165,6 +168,8 @@ def main():
     config = TINY if a.tiny else NANO
     tokenizer = load_tokenizer(a.folder)
     groups = items(a.items, tokenizer, not a.no_long)
+    if a.only:
+        groups = {name: groups[name] for name in a.only.split(",")}
     result = {"items": a.items}
 
     def run(name, params):

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """Compares a written model with transformers and mlx-lm, and writes a reference folder for `lily eval`.
 
-  python peers.py --folder MODEL --reference DIR [--chats 24] [--top 8]
+  python peers.py --folder MODEL --reference DIR [--chats 30] [--top 8]
 
-The reference is transformers in float32 on the stored weights, over held-out conversations: `prompts.json` and
+The reference is transformers in float32 on the stored weights, over held-out conversations of each ability in turn: `prompts.json` and
 `logits_hf32.safetensors`, as in tests/golden; with `--top N` instead `top_hf32.safetensors`, which has the N largest
 logits of each position, that of the next token and the logarithm of the sum of the exponentials of all: tests/golden/nano
-is written with `--chats 12 --top 8`. mlx-lm is left out if it is not installed. Fails where one of them differs.
+is written with `--chats 30 --top 8`. mlx-lm is left out if it is not installed. Fails where one of them differs.
 """
 
 import argparse
 import json
 import random
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -95,15 +96,17 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--folder", type=Path, required=True)
     p.add_argument("--reference", type=Path)
-    p.add_argument("--chats", type=int, default=24)
+    p.add_argument("--chats", type=int, default=30)
     p.add_argument("--top", type=int)
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
     config = TINY if a.tiny else NANO
-    tokenizer, rng = load_tokenizer(a.folder), random.Random(2026)
+    tokenizer, rng = load_tokenizer(a.folder), random.Random(2027)
     prompts, lengths = [], set()
+    abilities = cycle(mix.WEIGHTS)
     while len(prompts) < a.chats:  # one conversation of each length: the reference names rows by length
-        ids = tokenizer.encode("".join(prompt_and_answer(mix.draw_short(rng, held=True)))).ids
+        chat = mix.draw_short(rng, held=True, ability=next(abilities), single=True)
+        ids = tokenizer.encode("".join(prompt_and_answer(chat))).ids
         if len(ids) not in lengths and len(ids) <= 400:
             lengths.add(len(ids))
             prompts.append(ids)

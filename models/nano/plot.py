@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the loss curve of a run as SVG: `python plot.py LOG.json OUT.svg`."""
+"""Draws the loss of a run, or of several one after the other, as SVG: `python plot.py LOG.json [LOG.json …] OUT.svg`."""
 
 import json
 import math
@@ -11,9 +11,13 @@ SERIES = [("answer", "tokens to be written", "#1f5fa8"), ("mtp", "second next to
 
 
 def main():
-    log = json.loads(Path(sys.argv[1]).read_text())
-    rows = [r for r in log["steps"] if r["step"] >= 10]
-    last = max(r["tokens"] for r in rows) / 1e6
+    *logs, target = sys.argv[1:]
+    rows, borders = [], [0]  # of all runs, with the tokens of those before added; where each run ends
+    for log in logs:
+        steps = json.loads(Path(log).read_text())["steps"]
+        rows += [r | {"tokens": r["tokens"] + borders[-1]} for r in steps if r["step"] >= 10]
+        borders.append(rows[-1]["tokens"])
+    last = borders[-1] / 1e6
     values = [r[k] for r in rows for k, _, _ in SERIES]
     low, high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
     x = lambda tokens: LEFT + (WIDTH - LEFT - RIGHT) * tokens / 1e6 / last
@@ -34,13 +38,15 @@ def main():
             f'<text x="{x(i * step * 1e6):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{i * step:g}</text>'
         )
     out.append(f'<text x="{(WIDTH + LEFT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">million tokens</text>')
+    for border in borders[1:-1]:
+        out.append(f'<line x1="{x(border):.1f}" x2="{x(border):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#888"/>')
     for n, (key, name, colour) in enumerate(SERIES):
         points = " ".join(f"{x(r['tokens']):.1f},{y(r[key]):.1f}" for r in rows)
         out.append(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
             f'<text x="{WIDTH - RIGHT}" y="{TOP + 16 * n}" text-anchor="end" fill="{colour}">loss, {name}</text>'
         )
-    Path(sys.argv[2]).write_text("\n".join(out + ["</svg>"]) + "\n")
+    Path(target).write_text("\n".join(out + ["</svg>"]) + "\n")
 
 
 if __name__ == "__main__":

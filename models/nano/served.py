@@ -79,6 +79,7 @@ def main():
             expected = prompt_and_answer(chat)[1].removesuffix("<|im_end|>")
             for k, v in (verdict := judge(chat, text, expected)).items():
                 marks[k].append(v)
+            marks["right, thinking" if chat.think else "right, not thinking"].append(verdict["right"])
             if not verdict["right"]:
                 question = chat.turns[-2][1]
                 wrong[ability].append({"question": question[-300:], "wanted": expected, "got": text})

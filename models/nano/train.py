@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains lily-nano from nothing.
+"""Trains lily-nano, from nothing or from a written model.
 
   python train.py --minutes 15 --out OUT            one GPU
+  python train.py --from MODEL --minutes 9 --rate 1.5e-3 --seed 2 --first-long 0 --out OUT
   python train.py --tiny --steps 200 --out OUT      a check on a CPU
 
 The rate of learning and the switch to 4-bit weights follow the share of the time (or of `--steps`)
@@ -21,7 +22,7 @@ import torch
 import delta
 from chat import ANSWER, CONTEXT
 from config import NANO, TINY
-from export import write_model
+from export import read_model, write_model
 from feed import Feed, Plan, load_tokenizer, make_block
 from model import Model, layout
 from optim import Optimiser
@@ -210,6 +211,7 @@ def main():
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--tokens", type=int, default=0, help="tokens of a step")
     p.add_argument("--first-long", type=int, default=300)
+    p.add_argument("--from", dest="base", type=Path, help="written model to begin with")
     p.add_argument("--resume", type=Path, help="state of a run that broke off; --minutes or --steps are what is left")
     p.add_argument("--profile", type=int, default=0, help="step at which two steps are profiled")
     a = p.parse_args()
@@ -230,7 +232,7 @@ def main():
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision("high")
     check_groups(config)
-    params = Params(config, device, a.seed)
+    params = read_model(a.base, config, device) if a.base else Params(config, device, a.seed)
     params.refresh(None)
     varlen, text = choose_attention(config, device)
     log.note(

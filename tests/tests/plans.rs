@@ -151,7 +151,7 @@ fn the_first_two_layer_kinds_print_as_recorded() {
         ("decode", model.decode(4096, Fusions::default())),
         ("prefill", model.prefill(4096, 2048, PrefillEnd::Sample)),
     ] {
-        let text = table.text();
+        let text = table.summary() + "\n" + &table.rows();
         let line = |l: &&str| {
             let layer = l.split_whitespace().nth(2).and_then(|k| k.split_once('.'));
             layer.is_none_or(|(_, layer)| layer == "0" || layer == "3")

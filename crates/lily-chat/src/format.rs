@@ -5,15 +5,19 @@
 
 mod bound;
 mod calls;
+mod decimal;
+mod ecma;
 mod ends;
 mod forced;
 mod keywords;
 mod known;
+mod library;
 mod limits;
 mod parameters;
 mod patience;
 mod pattern;
 mod place;
+mod plain;
 mod strings;
 mod tags;
 #[cfg(test)]
@@ -34,7 +38,9 @@ use bound::Text;
 pub use bound::{Bound, Unkept};
 use calls::Calls;
 use keywords::Fault;
+use library::for_library;
 pub use patience::Patience;
+use plain::{Plain, plain};
 use vocabulary::Vocabulary;
 
 use crate::parser::ToolSpec;
@@ -93,6 +99,12 @@ pub struct Rules<'a> {
     pub calls: CallRule,
     /// Whether there may be several.
     pub parallel: bool,
+}
+
+impl Rules<'_> {
+    fn is_strict(&self, tool: usize) -> bool {
+        self.strict.get(tool) == Some(&true)
+    }
 }
 
 /// Why a format cannot be kept.
@@ -190,30 +202,50 @@ impl Maker<'_> {
             let bound = bound(Text::Bound(Box::new(matcher)), None);
             return Ok(Some(bound.with_unkept(unkept)));
         }
-        let calls = |calls| self.calls(rules, calls).map(|(matcher, _)| matcher);
         // A call without a token of its own cannot be seen before it is there.
         let may_call =
             rules.calls == CallRule::Auto && !rules.tools.is_empty() && vocabulary.call.is_some();
-        if let Some(format) = rules.format {
-            let behind = if rules.parallel { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
-            let calls = may_call.then(|| calls(behind)).transpose()?;
-            let text = self.format(format, rules.calls)?;
-            return Ok(Some(bound(Text::Bound(Box::new(text)), calls)));
-        }
-        if !may_call || !rules.strict.contains(&true) {
-            return Ok(None);
-        }
-        let free = Text::Free { at_line_start: true };
-        Ok(Some(bound(free, Some(calls(Calls::OneBehindTag)?))))
+        let (text, mut unkept) = match rules.format {
+            Some(format) => {
+                let (text, unkept) = self.format(format, rules.calls)?;
+                (Text::Bound(Box::new(text)), unkept)
+            }
+            None if may_call && rules.strict.contains(&true) => {
+                (Text::Free { at_line_start: true }, Vec::new())
+            }
+            None => return Ok(None),
+        };
+        let several = rules.parallel && rules.format.is_some();
+        let behind = if several { Calls::SeveralBehindTag } else { Calls::OneBehindTag };
+        let calls = may_call.then(|| self.calls(rules, behind)).transpose()?;
+        let calls = calls.map(|(calls, of_calls)| {
+            // Nothing is promised of the others.
+            let is_strict = |one: &Unkept| one.tool.is_some_and(|tool| rules.is_strict(tool));
+            unkept.extend(of_calls.into_iter().filter(is_strict));
+            calls
+        });
+        Ok(Some(bound(text, calls).with_unkept(unkept)))
     }
 
-    fn format(&self, format: &Format, calls: CallRule) -> Result<Matcher, FormatError> {
+    /// The grammar of a format, and what it does not keep.
+    fn format(
+        &self,
+        format: &Format,
+        calls: CallRule,
+    ) -> Result<(Matcher, Vec<Unkept>), FormatError> {
         self.check(format, calls)?;
+        let plain = match format {
+            Format::JsonSchema(schema) => plain(schema),
+            _ => Plain { schema: json!({ "type": "object" }), told: Vec::new() },
+        };
+        // Names that are listed have become properties.
+        limits::check_schema(&plain.schema).map_err(refused)?;
         let grammar = match format {
-            Format::JsonObject => json_grammar(json!({ "type": "object" })),
-            Format::JsonSchema(schema) => json_grammar(schema.clone()),
+            Format::JsonObject | Format::JsonSchema(_) => json_grammar(&plain.schema),
             Format::Regex(text) => GrammarWithLexer::from_regex(text),
-            Format::Grammar(text) => GrammarWithLexer::from_lark(text.clone()),
+            Format::Grammar(text) => {
+                GrammarWithLexer::from_lark(keywords::change_schemas(text, for_library))
+            }
             Format::Choice(texts) => {
                 let texts: Vec<String> = texts.iter().map(|text| calls::literal(text)).collect();
                 GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
@@ -224,9 +256,9 @@ impl Maker<'_> {
             return Err(FormatError::GivenUp);
         }
         let compiled = compiled.map_err(|reason| match format {
-            Format::JsonSchema(schema) => {
-                let is_faulty = |part: &Value| self.compile(json_grammar(part.clone())).is_err();
-                FormatError::Refused { place: place::fault(schema, is_faulty), reason }
+            Format::JsonSchema(_) => {
+                let is_faulty = |part: &Value| self.compile(json_grammar(part)).is_err();
+                FormatError::Refused { place: place::fault(&plain.schema, is_faulty), reason }
             }
             _ => refused(reason),
         })?;
@@ -236,7 +268,8 @@ impl Maker<'_> {
             }
             _ => true,
         };
-        if may_end { Ok(compiled) } else { Err(refused(NOTHING_FITS)) }
+        let told = plain.told.into_iter().map(|place| Unkept { tool: None, place });
+        if may_end { Ok((compiled, told.collect())) } else { Err(refused(NOTHING_FITS)) }
     }
 
     /// Refuses a format that the library would not refuse, or only after a long time.
@@ -321,7 +354,8 @@ impl std::fmt::Debug for Formats {
     }
 }
 
-fn json_grammar(mut schema: Value) -> GrammarWithLexer {
+fn json_grammar(schema: &Value) -> GrammarWithLexer {
+    let mut schema = for_library(schema);
     if !schema.is_object() {
         schema = json!({ "allOf": [schema] });
     }
@@ -339,7 +373,8 @@ fn refused(reason: impl Into<String>) -> FormatError {
 }
 
 /// Words of the library where something takes too much work.
-const COMPLEX: [&str; 8] = [
+const COMPLEX: [&str; 9] = [
+    "Unable to determine if regex is empty",
     "fuel",
     "too big",
     "too large",

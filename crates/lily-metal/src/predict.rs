@@ -270,12 +270,42 @@ impl Prediction {
         self
     }
 
-    /// The prediction for people: one line for each launch, then the totals.
+    /// The prediction for people: the totals, then one line for each launch.
     pub fn text(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "{}", self.title());
+        let _ = writeln!(
+            out,
+            "predicted, not measured: {:.2} ms in {}, {:.0} tok/s\n\
+             ({:.0} to {:.0} tok/s with launch floors of {} to {} us)",
+            self.step_us / 1e3,
+            self.submissions(),
+            self.tok_s,
+            self.tok_s_range[0],
+            self.tok_s_range[1],
+            FLOORS_US[1],
+            FLOORS_US[0],
+        );
+        let stages = self.launches.iter().map(|l| l.stage + 1).max().unwrap_or(0);
+        let _ = writeln!(
+            out,
+            "{} launches in {stages} stages; {} launches move under 2 MB: {:.1} % of the bytes, {:.1} % of the time\n\
+             launch floors take {:.2} ms",
+            self.launches.len(),
+            self.small_launches,
+            100.0 * self.small_share_of_bytes,
+            100.0 * self.small_share_of_time,
+            self.floors_us / 1e3,
+        );
+        if let Some(launch) = &self.too_long {
+            let _ = writeln!(
+                out,
+                "{launch} may hold the GPU for longer than the {SUBMISSION_SECONDS} s of a command buffer,\n\
+                 and macOS may end it: fewer tokens make it shorter",
+            );
+        }
         let _ = writeln!(out, "{}", self.assumptions.text());
-        out += "index stage launch                 threadgroups threads          bytes under 2 MB       us  bound by\n";
+        out += "\nindex stage launch                 threadgroups threads          bytes under 2 MB       us  bound by\n";
         for l in &self.launches {
             let _ = writeln!(
                 out,
@@ -295,36 +325,6 @@ impl Prediction {
                 },
             );
         }
-        let stages = self.launches.iter().map(|l| l.stage + 1).max().unwrap_or(0);
-        let _ = writeln!(
-            out,
-            "{} launches in {stages} stages; {} launches move under 2 MB: {:.1} % of the bytes, {:.1} % of the time; \
-             launch floors take {:.2} ms",
-            self.launches.len(),
-            self.small_launches,
-            100.0 * self.small_share_of_bytes,
-            100.0 * self.small_share_of_time,
-            self.floors_us / 1e3,
-        );
-        if let Some(launch) = &self.too_long {
-            let _ = writeln!(
-                out,
-                "{launch} may hold the GPU for longer than the {SUBMISSION_SECONDS} s of a command buffer, and macOS may \
-                 end it: fewer tokens make it shorter",
-            );
-        }
-        let _ = writeln!(
-            out,
-            "predicted, not measured: {:.2} ms in {}, {:.0} tok/s ({:.0} to {:.0} tok/s with launch floors of {} to {} \
-             us)",
-            self.step_us / 1e3,
-            self.submissions(),
-            self.tok_s,
-            self.tok_s_range[0],
-            self.tok_s_range[1],
-            FLOORS_US[1],
-            FLOORS_US[0],
-        );
         out
     }
 

@@ -193,6 +193,13 @@ impl Sums {
             self.predicted += 1;
         }
     }
+
+    /// Mean divergence, which is never below 0: what rounding leaves there is nothing.
+    fn divergence(&self) -> f64 {
+        let mean = self.kl / self.positions.max(1) as f64;
+        // A NaN stays one.
+        if mean < 0.0 { 0.0 } else { mean }
+    }
 }
 
 /// Runs all prompts of a reference; the engine should keep all logits.
@@ -226,7 +233,7 @@ pub fn evaluate(engine: &mut Engine, reference: &Reference) -> Result<Evaluation
         clear_top1: share(sums.clear_top1, sums.clear),
         max_abs: sums.max_abs,
         rms: (sums.square_error / sums.square).sqrt(),
-        kl: sums.kl / sums.positions.max(1) as f64,
+        kl: sums.divergence(),
         perplexity: perplexity(sums.nll),
         reference_perplexity: perplexity(sums.reference_nll),
         greedy_equal: agreeing == ids,
@@ -280,6 +287,14 @@ mod tests {
         assert!(sums.kl.abs() < 1e-12 && sums.nll == sums.reference_nll);
         sums.add(&[0.1, f32::NAN, -1.0], Row::All(&row), None);
         assert_eq!(sums.max_abs, f64::INFINITY);
+        assert!(sums.divergence().is_nan());
+    }
+
+    #[test]
+    fn a_divergence_below_zero_is_what_rounding_left() {
+        for (kl, mean) in [(-6e-11, 0.0), (0.0, 0.0), (0.5, 0.25)] {
+            assert_eq!(Sums { kl, positions: 2, ..Sums::default() }.divergence(), mean);
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub struct Inspection {
     pub context_tokens: Option<usize>,
     /// Tokens that end a generation.
     pub stop_tokens: Vec<u32>,
-    /// Weights of the text model.
+    /// Weights of the text model; what is left aside has more.
     pub parameters: Option<u64>,
     /// Stored tensors of the text model.
     pub tensors: usize,
@@ -167,7 +167,11 @@ impl fmt::Display for Inspection {
             writeln!(out, "  layers        {all} ({attention} with full attention)")?;
         }
         if let Some(parameters) = self.parameters {
-            writeln!(out, "  parameters    {}", grouped(parameters))?;
+            write!(out, "  parameters    {}", grouped(parameters))?;
+            match self.aside.values().map(|aside| aside.parameters).sum() {
+                0 => writeln!(out)?,
+                more => writeln!(out, ", and {} more that are left aside", grouped(more))?,
+            }
         }
         if let Some(tokens) = self.context_tokens {
             writeln!(out, "  context       {} tokens", grouped(tokens as u64))?;
@@ -197,8 +201,12 @@ impl fmt::Display for Inspection {
             writeln!(out, "  {:<38} {:>7} {bytes:>16}\n", "text model", self.tensors)?;
         }
         for (what, aside) in &self.aside {
-            let (tensors, bytes) = (aside.tensors, grouped(aside.bytes));
-            writeln!(out, "  left aside    {what}: {tensors} tensors, {bytes} bytes")?;
+            let (parameters, bytes) = (grouped(aside.parameters), grouped(aside.bytes));
+            let tensors = aside.tensors;
+            writeln!(
+                out,
+                "  left aside    {what}: {parameters} parameters, {tensors} tensors, {bytes} bytes"
+            )?;
         }
         for warning in &self.warnings {
             writeln!(out, "  warning       {}", Printable(warning))?;

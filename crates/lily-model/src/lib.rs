@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod asked;
 mod config;
 pub mod engine;
 mod error;

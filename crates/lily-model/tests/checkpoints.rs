@@ -194,6 +194,11 @@ fn a_tied_head_serves_the_embedding_table() {
 fn an_inspection_reports_classes_leftovers_and_errors() {
     let mut model = Model::quantised().with_mtp();
     model.tensors.push(Tensor::zeros("vision_tower.patch_embed.proj.weight", "BF16", &[4, 4]));
+    for (part, dtype, shape) in
+        [("weight", "U32", [2, 8]), ("scales", "BF16", [2, 1]), ("biases", "BF16", [2, 1])]
+    {
+        model.tensors.push(Tensor::zeros(&format!("vision_tower.fc.{part}"), dtype, &shape));
+    }
     let folder = model.write();
     std::fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [126, 127]}"#)
         .unwrap();
@@ -205,7 +210,13 @@ fn an_inspection_reports_classes_leftovers_and_errors() {
     assert_eq!(found.tensors, specs.len());
     assert_eq!(found.bytes, specs.iter().map(TensorSpec::bytes).sum::<u64>());
     assert_eq!(found.stop_tokens, [126, 127]);
-    assert_eq!(found.aside["image encoder"].bytes, 32);
+    let images = found.aside["image encoder"];
+    assert_eq!((images.tensors, images.bytes), (4, 32 + 64 + 4 + 4));
+    // Of a quantised matrix those that its groups hold.
+    assert_eq!(images.parameters, 4 * 4 + 2 * 64);
+    let more = images.parameters + found.aside["multi-token prediction head"].parameters;
+    assert_eq!(more, 144 + 64 * 128);
+    assert!(found.to_string().contains(", and 8,336 more that are left aside\n"), "{found}");
     let experts = found.classes.iter().find(|c| c.class == "routed experts").unwrap();
     assert_eq!((experts.tensors, experts.formats.as_slice()), (36, ["q4"].as_slice()));
     let router = found.classes.iter().find(|c| c.class == "router").unwrap();

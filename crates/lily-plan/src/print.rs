@@ -109,8 +109,23 @@ impl PlanTable {
         }
     }
 
-    /// The table for people: one line for each launch, then the totals.
-    pub fn text(&self) -> String {
+    /// The totals for people, in lines.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} launches in {} stages; {} launches move under 2 MB\n\
+             {} bytes read, {} written; per token {} bytes and {:.3} GFLOP\n",
+            self.launches,
+            self.stages,
+            self.launches_under_2mb,
+            self.bytes_read,
+            self.bytes_written,
+            self.bytes_per_token,
+            self.flops_per_token as f64 / 1e9,
+        )
+    }
+
+    /// The table for people: one line for each launch.
+    pub fn rows(&self) -> String {
         let mut out = String::from(
             "index stage kernel                      grid  threads     bytes read  bytes written        MFLOP  reads -> writes",
         );
@@ -133,18 +148,6 @@ impl PlanTable {
                 r.writes.join(" "),
             );
         }
-        let _ = writeln!(
-            out,
-            "{} launches in {} stages, {} bytes read, {} written; per token {} bytes and {:.3} GFLOP; \
-             {} launches move under 2 MB",
-            self.launches,
-            self.stages,
-            self.bytes_read,
-            self.bytes_written,
-            self.bytes_per_token,
-            self.flops_per_token as f64 / 1e9,
-            self.launches_under_2mb
-        );
         out
     }
 }

@@ -8,6 +8,7 @@ use lily_text::Tokenizer;
 
 use crate::app::Prepared;
 use crate::error::ApiError;
+use crate::fields::brief;
 use crate::format::{Asked, shortened};
 use crate::tools::{Tools, parameter};
 use crate::workshop::{Missed, Workshop};
@@ -60,10 +61,13 @@ impl Binder {
             let field = asked.param.split('.').next();
             prepared.ignored.extend(field.map(str::to_owned));
         }
-        let places = wish.tools.places.clone();
+        let (places, param) = (wish.tools.places.clone(), wish.param());
         let made = self.bound(wish).await?;
         let unkept = made.iter().flat_map(Bound::unkept);
-        let named = unkept.map(|one| parameter(&places, one.tool, &one.place));
+        let named = unkept.map(|one| match one.tool {
+            Some(tool) => parameter(&places, tool, &one.place),
+            None => format!("{param}{}", brief(&one.place)),
+        });
         prepared.ignored.extend(named);
         prepared.format = made;
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use lily_model::GenerationDefaults;
+use lily_model::asked;
 use lily_model::sampling::Sampling;
 use serde_json::Value;
 
@@ -93,8 +94,9 @@ fn include_usage(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
 }
 
 fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
-    let old = fields.integer("max_tokens", 1..=i64::MAX)?;
-    let new = fields.integer("max_completion_tokens", 1..=i64::MAX)?;
+    let range = asked::FEWEST_TOKENS as i64..=i64::MAX;
+    let old = fields.integer("max_tokens", range.clone())?;
+    let new = fields.integer("max_completion_tokens", range)?;
     if let (Some(old), Some(new)) = (old, new)
         && old != new
     {
@@ -148,16 +150,15 @@ fn sampling(fields: &mut Fields, served: &Served<'_>) -> Result<Sampling, ApiErr
         Some(top_k) => usize::try_from(top_k).unwrap_or(usize::MAX),
         None => base.top_k,
     };
-    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(base.top_p);
-    let repetition = fields.number("repetition_penalty", 0.01..=100.0)?;
+    let top_p = fields.number("top_p", asked::TOP_P)?.unwrap_or(base.top_p);
+    let repetition = fields.number("repetition_penalty", asked::REPETITION_PENALTY)?;
     let sampling = Sampling {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(base.temperature),
+        temperature: fields.number("temperature", asked::TEMPERATURE)?.unwrap_or(base.temperature),
         top_k,
-        // 0 keeps the most likely token alone.
-        top_p: top_p.max(f32::MIN_POSITIVE),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(base.min_p),
-        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
+        top_p: asked::top_p(top_p),
+        min_p: fields.number("min_p", asked::MIN_P)?.unwrap_or(base.min_p),
+        presence_penalty: fields.number("presence_penalty", asked::PENALTY)?.unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty", asked::PENALTY)?.unwrap_or(0.0),
         repetition_penalty: repetition.unwrap_or(base.repetition_penalty),
         seed: seed(fields)?,
         logit_bias: logit_bias(fields, served.vocab)?,
@@ -193,7 +194,7 @@ fn logit_bias(fields: &mut Fields, vocab: usize) -> Result<HashMap<u32, f32>, Ap
             );
             ApiError::field(name.as_str(), message)
         })?;
-        let bias = value.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+        let bias = value.as_f64().filter(|bias| asked::LOGIT_BIAS.contains(bias));
         let bias = bias.ok_or_else(|| wrong_type(&name, "a number from -100 to 100", &value))?;
         biases.insert(id, bias as f32);
     }

@@ -18,6 +18,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 pub use doctor::DoctorArgs;
 pub use kernels::{ExportArgs, ImportArgs, KernelsArgs, KernelsCommand};
 use lily_metal::chip::Gpu;
+use lily_model::asked::FEWEST_TOKENS;
 use lily_model::engine::{CHUNKS, CONTEXTS};
 use lily_model::plan::SHORT_KEYS;
 use lily_model::synth::{PRESETS, SynthError};
@@ -431,9 +432,9 @@ fn context() -> RangedU64ValueParser<usize> {
     within(CONTEXTS)
 }
 
-/// Tokens of an answer: none, or as many as a context holds.
+/// Tokens of an answer: at most as many as a context holds.
 fn max_tokens() -> RangedU64ValueParser<usize> {
-    within(0..=*CONTEXTS.end())
+    within(FEWEST_TOKENS..=*CONTEXTS.end())
 }
 
 fn bandwidth(text: &str) -> Result<f64, String> {

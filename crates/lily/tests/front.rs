@@ -150,7 +150,7 @@ fn a_thought_is_a_field_of_its_own_and_can_be_hidden() {
 
 #[test]
 fn an_answer_stands_behind_its_thought() {
-    // The bias chooses `a`, the penalty then `</think>` (509), then `a` for good.
+    // The bias chooses `a`, the penalties then `</think>` (509), and then `a` again.
     let args = [
         "run",
         "-m",
@@ -158,18 +158,20 @@ fn an_answer_stands_behind_its_thought() {
         "Hello",
         "--think",
         "--max-tokens",
-        "6",
+        "3",
         "--presence-penalty",
-        "200",
+        "2",
+        "--frequency-penalty",
+        "2",
         "--logit-bias",
-        "97=500",
+        "97=100",
         "--logit-bias",
-        "509=400",
+        "509=93",
     ];
     let object = json(&[&args[..], &["--json"]].concat());
-    assert_eq!((&object["reasoning"], &object["text"]), (&"a".into(), &"aaaa".into()));
-    assert_eq!(ok(&args), "<think>\na\n</think>\n\naaaa\n");
-    assert_eq!(ok(&[&args[..], &["--hide-thinking"]].concat()), "aaaa\n");
+    assert_eq!((&object["reasoning"], &object["text"]), (&"a".into(), &"a".into()));
+    assert_eq!(ok(&args), "<think>\na\n</think>\n\na\n");
+    assert_eq!(ok(&[&args[..], &["--hide-thinking"]].concat()), "a\n");
 }
 
 #[test]
@@ -292,7 +294,7 @@ fn kept_thoughts_let_a_chat_read_only_what_is_new() {
         "--preserve-thinking",
         // Always `a`: an answer that becomes the same ids again.
         "--logit-bias",
-        "97=1000",
+        "97=100",
     ];
     let text = out(&with_input(&args, "Hello\nAnd now?\n"));
     let second: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
@@ -444,6 +446,9 @@ fn an_answer_fits_the_schema_that_was_given_and_a_bad_one_is_refused() {
         let answer: Value = serde_json::from_str(json(&args)["text"].as_str().unwrap()).unwrap();
         assert!((10..=99).contains(&answer["n"].as_i64().unwrap()), "{answer}");
     }
+    std::fs::write(&file, r#"{"type": "array", "uniqueItems": true}"#).unwrap();
+    let noted = lily(&["run", "-m", model(), "Hello", "--max-tokens", "1", "--json-schema", path]);
+    assert!(err(&noted).contains("lily: .uniqueItems of the schema is not kept"), "{noted:?}");
     for (text, words) in [
         (r#"{"properties": {"a": {"not": {}}}}"#, ".properties.a"),
         ("{", "cannot be used as JSON"),

@@ -330,9 +330,15 @@ def opposite(d, ql, al):
     return Item(q.format(x=x[i]), y[j], long, f"{x[j]} - {y[j]}.", gold=y[j])
 
 
+# Words that are both an adjective or a noun and a verb: the verb is asked for with its "to".
+_AMBIGUOUS = {e.removeprefix("to ") for e, _ in VERBS} & {e for e, _ in [*NOUNS, *ADJECTIVES]}
+
+
 def translate(d, ql, al):
     en, de = d.choice(d.choice((NOUNS, ADJECTIVES, VERBS, WEEK)))
     bare = en.removeprefix("to ")
+    if bare in _AMBIGUOUS:
+        bare = en
     if d.chance(0.5):
         q = _worded(
             d,

@@ -16,6 +16,7 @@ class Item:
     thought: str  # what to think before it
     gold: str = ""  # what a right answer contains; the whole short answer if empty
     exact: bool = False  # only the whole short or long answer is right
+    kind: str = ""  # what is asked, where an ability has several kinds
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Chat:
     ability: str = ""
     gold: str = ""
     exact: bool = False
+    kind: str = ""
 
 
 def held_out(*key):

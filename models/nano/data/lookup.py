@@ -1,9 +1,19 @@
-"""Questions over a given table or passage, from a few lines up to thousands of tokens."""
+"""Questions over a given table or passage, from a few lines up to thousands of tokens.
 
-from .item import Item
+Every answer begins with what was looked up: a value is found far more surely behind its key than behind the question,
+and that there is none is seen there too.
+"""
+
+from .item import Item, Retry
 from .lexicon import CITIES, COLOURS, JOBS, NAMES, NOUNS, SURNAMES, WORDS, code, invented
 
-UNKNOWN = {"en": "That is not in the text.", "de": "Das steht nicht im Text."}
+UNKNOWN = {"en": "that is not in the text", "de": "das steht nicht im Text"}
+
+
+def missing(question, al, wanted):
+    """The question for something that the text does not have."""
+    answer = f"{wanted}: {UNKNOWN[al]}."
+    return Item(question, answer, answer, f"{wanted}: -", gold=UNKNOWN[al], kind="missing")
 
 
 def _keys(d, n):
@@ -100,18 +110,45 @@ def ask_table(d, ql, al, pairs, back):
         k = code(d) if d.chance(0.5) else invented(d)
         if k not in pairs:
             d.claim("missing", k)
-            return Item(d.choice(ASK_VALUE[ql]).format(k=k), UNKNOWN[al], UNKNOWN[al], f"{k}: -", gold=UNKNOWN[al])
+            return missing(d.choice(ASK_VALUE[ql]).format(k=k), al, k)
     if r < (0.2 if d.held else 0.45):  # harder to learn than to ask for: the key stands before what is asked
         once = [v for v, ks in back.items() if len(ks) == 1]
         if once:
             v = d.choice(once)
             k = back[v][0]
             d.claim("key", k, v)
-            return Item(d.choice(ASK_KEY[ql]).format(v=v), k, f"{k}: {v}.", f"{v}: {k}.", gold=k)
+            long = f"{v} belongs to {k}." if al == "en" else f"{v} gehört zu {k}."
+            return Item(d.choice(ASK_KEY[ql]).format(v=v), f"{v}: {k}", long, f"{v}: {k}.", gold=k, kind="key")
     k = d.choice(list(pairs))
     v = pairs[k]
     d.claim("value", k, v)
-    return Item(d.choice(ASK_VALUE[ql]).format(k=k), v, f"{k}: {v}.", f"{k}: {v}.", gold=v)
+    return Item(d.choice(ASK_VALUE[ql]).format(k=k), f"{k}: {v}", f"{k}: {v}.", f"{k}: {v}.", gold=v, kind="value")
+
+
+ASK_SEVERAL = {
+    "en": ["Look up: {x}", "Give me the values of {x}.", "What are the values of {x}?"],
+    "de": ["Schlage nach: {x}", "Gib mir die Werte von {x}.", "Was sind die Werte von {x}?"],
+}
+ASK_KEYS = {
+    "en": ["Which keys have the values {x}?", "Find the keys of {x}.", "Whose values are {x}?"],
+    "de": ["Welche Schlüssel haben die Werte {x}?", "Finde die Schlüssel von {x}.", "Zu welchen Einträgen gehören {x}?"],
+}
+
+
+def several(d, ql, al):
+    """Many keys, or the keys of many values, out of one table at once."""
+    text, pairs, back = table(d, d.randint(2, d.choice((4, 8, 16, 32, 50))))
+    keys = d.chance(0.7)
+    known = {v: ks[0] for v, ks in back.items() if len(ks) == 1} if keys else pairs
+    if len(known) < 2:
+        raise Retry
+    asked = d.sample(list(known), d.randint(2, min(len(known), 6 if d.held else 50)))
+    d.claim("several", keys, *asked[:2])
+    question = d.choice((ASK_KEYS if keys else ASK_SEVERAL)[ql]).format(x=", ".join(asked))
+    answer = "\n".join(f"{x}: {known[x]}" for x in asked)
+    thought = f"{len(asked)} entries." if al == "en" else f"{len(asked)} Einträge."
+    kind = "keys" if keys else "values"
+    return Item(f"{text}\n\n{question}", answer, answer, thought, gold=answer, exact=True, kind=kind)
 
 
 # Columns of a record table: (drawn value, English and German name).
@@ -174,14 +211,13 @@ def ask_records(d, ql, al, table, columns):
         k = code(d) if d.chance(0.5) else f"{d.choice(NAMES)} {d.choice(SURNAMES)}"
         if k not in table:
             d.claim("missing", k)
-            return Item(
-                d.choice(ASK_FIELD[ql]).format(k=k, c=name), UNKNOWN[al], UNKNOWN[al], f"{k}: -", gold=UNKNOWN[al]
-            )
+            return missing(d.choice(ASK_FIELD[ql]).format(k=k, c=name), al, k)
     k = d.choice(list(table))
     v = table[k][c]
     d.claim("field", k, c, v)
-    long = f"The {own} of {k} is {v}." if al == "en" else f"{own} von {k}: {v}."
-    return Item(d.choice(ASK_FIELD[ql]).format(k=k, c=name), v, long, f"{k}, {own}: {v}.", gold=v)
+    long = f"{k} has the {own} {v}." if al == "en" else f"Bei {k} steht unter {own}: {v}."
+    short = f"{k}, {own}: {v}"
+    return Item(d.choice(ASK_FIELD[ql]).format(k=k, c=name), short, long, f"{short}.", gold=v, kind="field")
 
 
 # Facts about people in a passage: sentence, question and sentence of the answer; {n} the person, {v} the value.
@@ -216,7 +252,7 @@ FIELDS = {
         _HOBBY: (
             ["{n} collects {v}s.", "On Sundays {n} draws a {v}."],
             ["What does {n} collect or draw?", "What is {n}'s hobby about?"],
-            "It is the {v}.",
+            "{n} likes the {v}.",
         ),
         _FOOD: (
             ["{n} eats a {v} every morning.", "{n} cannot live without {v}."],
@@ -258,7 +294,7 @@ FIELDS = {
         _HOBBY: (
             ["{n} sammelt Bilder mit diesem Motiv: {v}.", "Sonntags malt {n} immer dasselbe: {v}."],
             ["Was malt oder sammelt {n}?", "Worum geht es beim Hobby von {n}?"],
-            "Es ist: {v}.",
+            "{n} mag dieses Motiv: {v}.",
         ),
         _FOOD: (
             ["{n} isst jeden Morgen dasselbe: {v}.", "{n} kann nicht leben ohne {v}."],
@@ -346,10 +382,11 @@ def ask_passage(d, lang, al, facts):
         n, f = d.choice(facts)[0], d.randint(0, 7)
         if not any(x[:2] == (n, f) for x in facts):
             d.claim("missing", n, f, lang)
-            return Item(d.choice(FIELDS[lang][f][1]).format(n=n), UNKNOWN[al], UNKNOWN[al], f"{n}: -", gold=UNKNOWN[al])
+            return missing(d.choice(FIELDS[lang][f][1]).format(n=n), al, n)
     n, f, v = d.choice(facts)
     d.claim("passage", lang, n, f, v)
-    return Item(d.choice(FIELDS[lang][f][1]).format(n=n), v, FIELDS[al][f][2].format(n=n, v=v), f"{n}: {v}.", gold=v)
+    long = FIELDS[al][f][2].format(n=n, v=v)
+    return Item(d.choice(FIELDS[lang][f][1]).format(n=n), f"{n}: {v}", long, f"{n}: {v}.", gold=v, kind="passage")
 
 
 PASSAGE_INTRO = {

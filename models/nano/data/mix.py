@@ -11,6 +11,8 @@ ITEMS = {
     "counting": wordplay.count,
     "sorting": wordplay.sort,
     "copy": wordplay.copy,
+    "neighbours": wordplay.neighbours,
+    "several": lookup.several,
     "facts": facts.fact,
     "talk": talk.talk,
     "unknown": talk.unknown,
@@ -23,11 +25,13 @@ WEIGHTS = {
     "counting": 10,
     "sorting": 10,
     "copy": 5,
+    "neighbours": 10,
+    "several": 24,
     "facts": 14,
     "talk": 9,
     "unknown": 4,
     "json": 9,
-    "lookup": 12,
+    "lookup": 16,
     "tools": 13,
     "memory": 2,
 }
@@ -188,7 +192,7 @@ def lookup_chat(d, size, questions):
             first = d.chance(0.25)
             user = ("user", f"{item.question}\n\n{text}" if first else f"{text}\n\n{item.question}")
         turns += [user, answer]
-    return Chat(turns, d.chance(0.4), system, ability="lookup", gold=asked[-1].gold, exact=asked[-1].exact)
+    return Chat(turns, d.chance(0.4), system, ability="lookup", gold=asked[-1].gold, kind=asked[-1].kind)
 
 
 def memory_chat(d):
@@ -224,7 +228,7 @@ def short_chat(d, ability=None, single=False):
     ability = ability or d.choices(_NAMES, _SHARES)[0]
     if ability == "lookup":
         size = d.choice((40, 80, 150, 300, 600, 1000) if d.held else (40, 80, 150, 300, 600, 1000, 1500))
-        return lookup_chat(d, size, 1 if single else d.randint(1, 5 + size // 50))
+        return lookup_chat(d, size, 1 if single else d.randint(1, 6 + size // 25))
     if ability == "memory":
         return memory_chat(d)
     ql, al, long, system = manners(d)
@@ -240,12 +244,12 @@ def short_chat(d, ability=None, single=False):
             name = d.choices(_NAMES, _SHARES)[0]
             if name in ITEMS:
                 turns += turn(draw_until(ITEMS[name], d.rng, d.held, ql, al), long)
-    return Chat(turns + turn(item, long), think, system, ability=ability, gold=item.gold, exact=item.exact)
+    return Chat(turns + turn(item, long), think, system, ability=ability, gold=item.gold, exact=item.exact, kind=item.kind)
 
 
 def long_chat(d, longest):
     """Look-ups in a long context. Contexts have about 0.7 times the wanted size, and some are longer than `longest`."""
-    return lookup_chat(d, int((0.25 + d.random()) * longest), d.randint(8, 56))
+    return lookup_chat(d, int((0.25 + d.random()) * longest), d.randint(16, 80))
 
 
 def draw_short(rng, held=False, ability=None, single=False):

@@ -248,6 +248,33 @@ def sort(d, ql, al):
     return Item(d.choice(how).format(t=text), out, out + ".", f"{up[0]} … {up[-1]}.", gold=out)
 
 
+def neighbours(d, ql, al):
+    """What stands before or behind entries of a list; the first step towards the key of a value."""
+    pool = d.choice((WORDS if ql == "en" else WORDS_DE, NAMES, CITIES, [str(n) for n in range(100)]))
+    things = d.sample(pool, d.randint(2, 16))
+    before = d.chance(0.75)
+    pairs = list(zip(things, things[1:]))
+    some = d.sample(pairs, d.randint(1, min(len(pairs), 8)))
+    known = {y: x for x, y in some} if before else dict(some)
+    d.claim("neighbour", before, *list(known.items())[0])
+    text = d.choice([", ", " ", "; ", "\n", "\n- "]).join(things)
+    where = {"en": ("after", "before"), "de": ("nach", "vor")}
+    q = d.choice(
+        ["What comes {w} {x} in this list: {t}", "Which entry stands {w} {x}: {t}", "{t}\n\nWhat is {w} {x}?"]
+        if ql == "en"
+        else [
+            "Was kommt {w} {x} in dieser Liste: {t}",
+            "Welcher Eintrag steht {w} {x}: {t}",
+            "{t}\n\nWas steht {w} {x}?",
+        ]
+    ).format(w=where[ql][before], x=", ".join(known), t=text)
+    own = where[al][before]
+    answer = "\n".join(f"{own.capitalize()} {x}: {y}" for x, y in known.items())
+    thought = f"{own.capitalize()} {', '.join(known)}."
+    kind = "before" if before else "after"
+    return Item(q, answer, answer, thought, gold=answer, exact=True, kind=kind)
+
+
 def any_text(d, longest):
     """Meaningless text of up to `longest` pieces: words, numbers, codes, signs."""
     kind = d.randint(0, 3)

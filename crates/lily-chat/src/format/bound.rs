@@ -21,12 +21,12 @@ pub struct Bound {
     unkept: Arc<[Unkept]>,
 }
 
-/// A keyword of a tool's schema that the calls of a reply do not keep.
+/// A keyword of a schema that a reply does not keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unkept {
-    /// Which of the tools.
-    pub tool: usize,
-    /// Where in its schema, such as `.properties.a.not`; empty for parts that nobody looked at.
+    /// Which of the tools has the schema; without it, it is that of the answer.
+    pub tool: Option<usize>,
+    /// Where in the schema, such as `.properties.a.not`; empty for parts that nobody looked at.
     pub place: String,
 }
 
@@ -52,7 +52,7 @@ impl Bound {
         Self { unkept: unkept.into(), ..self }
     }
 
-    /// What forced calls do not keep of their tools' schemas.
+    /// What the answer does not keep of its schema, and bound calls of those of their tools.
     pub fn unkept(&self) -> &[Unkept] {
         &self.unkept
     }

@@ -19,6 +19,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::FormatError;
+use super::library::for_library;
 use super::parameters::{FREE, Parameter, Parameters, Rules, ValueRule};
 use super::tags;
 use super::vocabulary::{CALL, CALL_END, Vocabulary};
@@ -148,21 +149,26 @@ impl Writer<'_> {
     fn value(&mut self, rules: &mut String, name: &str, rule: &ValueRule) {
         const CLOSE: &str = "\"\\n</parameter>\\n\"";
         let _ = match rule {
-            ValueRule::Text { patterns, or_null } => {
-                if !std::mem::replace(&mut self.has_text, true) {
-                    let _ = writeln!(rules, "TEXT: {}", up_to_close());
-                }
+            ValueRule::Text { patterns, others } => {
                 if patterns.is_empty() {
+                    if !std::mem::replace(&mut self.has_text, true) {
+                        let _ = writeln!(rules, "TEXT: {}", up_to_close());
+                    }
                     writeln!(rules, "{name}: TEXT \"\\n\"")
                 } else {
-                    let terminal = format!("T{}", name.to_ascii_uppercase());
-                    let _ = write!(rules, "{terminal}: ");
-                    for pattern in patterns {
-                        let _ = write!(rules, "/{pattern}\\n<\\/parameter>/ & ");
-                    }
-                    let null =
-                        if *or_null { format!(" | \"null\" {CLOSE}") } else { String::new() };
-                    writeln!(rules, "TEXT\n{name}: {terminal} \"\\n\"{null}")
+                    // What must match together comes first, and then the end: to find out whether a text
+                    // of both can be is more work by far.
+                    let text = tags::without(&tags::CLOSED_TO_VALUES);
+                    let all: Vec<String> =
+                        patterns.iter().chain([&text]).map(|one| format!("/{one}/")).collect();
+                    let (all, terminal) =
+                        (all.join(" & "), format!("T{}", name.to_ascii_uppercase()));
+                    let _ = writeln!(rules, "{terminal}: ({all}) /\\n<\\/parameter>/");
+                    let others = others.as_ref().map_or(String::new(), |schema| {
+                        let _ = writeln!(rules, "{name}j: %json {}", as_printed(schema, false));
+                        format!(" | {name}j {CLOSE}")
+                    });
+                    writeln!(rules, "{name}: {terminal} \"\\n\"{others}")
                 }
             }
             ValueRule::Listed(values) => {
@@ -190,11 +196,9 @@ fn up_to_close() -> String {
 
 /// A schema whose values have the white space of a template's JSON.
 pub(crate) fn as_printed(schema: &Value, lenient: bool) -> Value {
-    let mut schema = match schema {
-        Value::Object(schema) => schema.clone(),
-        other => {
-            serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other.clone()]))])
-        }
+    let mut schema = match for_library(schema) {
+        Value::Object(schema) => schema,
+        other => serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other]))]),
     };
     let options = serde_json::json!({
         "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",

@@ -4,11 +4,13 @@ use std::collections::HashSet;
 
 use lily_model::engine::TokenMask;
 use llguidance::Matcher;
+use llguidance::derivre::RegexBuilder;
 use serde_json::{Map, Value};
 
 use super::bound::allowed;
+use super::ecma::{self, Expression};
 use super::keywords::Fault;
-use super::place::{children, is_definition};
+use super::place::{self, children, is_definition};
 use super::vocabulary::Vocabulary;
 use crate::parser::schema::{list, target};
 
@@ -20,6 +22,10 @@ const PARTS: usize = 100_000;
 /// References and members that are followed for a type, and members at each place.
 const DEPTH: usize = 4;
 const MEMBERS: usize = 4;
+/// Endless parts of one value that are forbidden.
+const MOST_CUT: usize = 64;
+/// Work for one pattern of names, about a millisecond.
+const PATTERN_FUEL: u64 = 10_000;
 
 /// Whether some text of a grammar ends; `false` only if all beginnings were tried. Tokens that hold
 /// more than one byte are tried where there is none for their first byte.
@@ -82,20 +88,37 @@ fn nexts(state: &mut Matcher, vocabulary: &Vocabulary) -> Next {
     Next::Tokens(found.into_iter().filter(is_new).collect())
 }
 
-/// What is said of a schema whose values never come to an end.
-pub(crate) const ENDLESS: &str = "no finite text fits it: what it requires contains itself";
-
-/// Whether some value of a schema is finite, as far as its references and required parts tell.
-pub(crate) fn is_finite(schema: &Value) -> bool {
-    Finite { root: schema, left: PARTS, followed: Vec::new() }.value(schema)
-}
+/// What is said of a schema without a finite value, where a part of it leads back to itself, and where it
+/// does not.
+const ENDLESS: &str = "no finite text fits it: what it requires contains itself";
+const EMPTY: &str = "no text fits it: it requires what it forbids";
 
 /// The first part of a schema without a finite value, if there is one: also where it may be left out
 /// a model could begin it, and would never come to its end.
 pub(crate) fn endless(schema: &Value) -> Option<Fault> {
-    let finite = Finite { root: schema, left: PARTS, followed: Vec::new() };
-    let place = Search { finite, seen: HashSet::new() }.part(schema, "")?;
-    Some(Fault { place, reason: ENDLESS.into() })
+    let finite = Finite { root: schema, left: PARTS, followed: Vec::new(), has_turned: false };
+    let mut search = Search { finite, seen: HashSet::new() };
+    let place = search.part(schema, "")?;
+    Some(Fault { place, reason: search.finite.reason().into() })
+}
+
+/// Forbids the parts of a schema that no finite value fits.
+///
+/// # Errors
+/// Why there is none of the whole.
+pub(crate) fn cut(schema: &mut Value) -> Result<(), &'static str> {
+    for _ in 0..MOST_CUT {
+        let Some(fault) = endless(schema) else { return Ok(()) };
+        match place::part_mut(schema, &fault.place) {
+            Some(part) if !fault.place.is_empty() => *part = Value::Bool(false),
+            _ => break,
+        }
+    }
+    match endless(schema) {
+        Some(fault) if fault.reason == EMPTY => Err(EMPTY),
+        Some(_) => Err(ENDLESS),
+        None => Ok(()),
+    }
 }
 
 struct Search<'a> {
@@ -107,6 +130,7 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     /// Where the first endless part is of one that stands at a place.
     fn part(&mut self, part: &'a Value, place: &str) -> Option<String> {
+        self.finite.has_turned = false;
         if !self.finite.value(part) {
             return Some(place.to_owned());
         }
@@ -127,9 +151,16 @@ struct Finite<'a> {
     left: usize,
     /// References that led here: behind one of them again there is no end.
     followed: Vec<&'a str>,
+    /// One of them was met again.
+    has_turned: bool,
 }
 
 impl<'a> Finite<'a> {
+    /// Why there is no finite value of what was looked at last.
+    fn reason(&self) -> &'static str {
+        if self.has_turned { ENDLESS } else { EMPTY }
+    }
+
     fn value(&mut self, schema: &'a Value) -> bool {
         let Some(members) = schema.as_object() else { return *schema != Value::Bool(false) };
         let Some(left) = self.left.checked_sub(1) else { return true };
@@ -177,6 +208,7 @@ impl<'a> Finite<'a> {
     fn reference(&mut self, schema: &'a Map<String, Value>) -> bool {
         let Some((pointer, target)) = target(self.root, schema) else { return true };
         if self.followed.contains(&pointer) {
+            self.has_turned = true;
             return false;
         }
         self.followed.push(pointer);
@@ -186,15 +218,49 @@ impl<'a> Finite<'a> {
     }
 
     fn object(&mut self, schema: &'a Map<String, Value>) -> bool {
-        let properties = schema.get("properties");
-        // What a name may have that the schema does not list; patterns may say otherwise.
-        let others = schema
-            .get("additionalProperties")
-            .filter(|_| !schema.contains_key("patternProperties"));
-        list(schema, "required").filter_map(Value::as_str).all(|name| {
-            let property = properties.and_then(|all| all.get(name)).or(others);
-            property.is_none_or(|property| self.value(property))
-        })
+        let named = schema.get("properties").and_then(Value::as_object);
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
+        // Schemas for a name that the schema does not list.
+        let others = |name: &str| -> Vec<&'a Value> {
+            let all = patterns.into_iter().flatten();
+            let fitting: Vec<_> =
+                all.filter(|(pattern, _)| may_match(pattern, name)).map(|(_, one)| one).collect();
+            match fitting.is_empty() {
+                true => schema.get("additionalProperties").into_iter().collect(),
+                false => fitting,
+            }
+        };
+        let mut required: Vec<&str> = list(schema, "required").filter_map(Value::as_str).collect();
+        required.sort_unstable();
+        required.dedup();
+        let has_required = required.iter().all(|name| match named.and_then(|all| all.get(*name)) {
+            Some(property) => self.value(property),
+            // Whether a pattern fits is not always known: one of those that may is enough.
+            None => match &others(name)[..] {
+                [] => true,
+                all => all.iter().any(|one| self.value(one)),
+            },
+        });
+        has_required && self.has_enough(schema, required.len())
+    }
+
+    /// Whether there are finite values for as many properties as there must be, beside those that are
+    /// required.
+    fn has_enough(&mut self, schema: &'a Map<String, Value>, required: usize) -> bool {
+        let least = schema.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+        let least = usize::try_from(least).unwrap_or(usize::MAX);
+        if least <= required {
+            return true;
+        }
+        let further = schema.get("patternProperties").and_then(Value::as_object);
+        let additional = schema.get("additionalProperties").unwrap_or(&Value::Bool(true));
+        if further.into_iter().flat_map(Map::values).chain([additional]).any(|one| self.value(one))
+        {
+            return true;
+        }
+        let named = schema.get("properties").and_then(Value::as_object);
+        let named = named.into_iter().flat_map(Map::values).filter(|one| self.value(one));
+        named.take(least).count() >= least
     }
 
     fn array(&mut self, schema: &'a Map<String, Value>) -> bool {
@@ -205,6 +271,17 @@ impl<'a> Finite<'a> {
         let items = schema.get("items").filter(|_| least > first);
         needed.all(|item| self.value(item)) && items.is_none_or(|items| self.value(items))
     }
+}
+
+/// Whether a pattern of names fits one. What is too much work is taken for possible.
+fn may_match(pattern: &str, name: &str) -> bool {
+    let matches = |one: &Expression| {
+        let mut builder = RegexBuilder::new();
+        let search = builder.mk_regex_for_serach(&one.search()).ok()?;
+        Some(builder.to_regex_limited(search, PATTERN_FUEL).ok()?.is_match(name))
+    };
+    let all = ecma::expressions(pattern).unwrap_or_default();
+    !all.iter().any(|one| matches(one) == Some(false))
 }
 
 #[cfg(test)]
@@ -259,6 +336,36 @@ mod tests {
                 true,
             ),
             (
+                json!({ "type": "object", "required": ["a"],
+                    "patternProperties": { "^a": { "$ref": "#" } } }),
+                false,
+            ),
+            (
+                json!({ "type": "object", "required": ["b"],
+                    "patternProperties": { "^a": { "$ref": "#" } } }),
+                true,
+            ),
+            (
+                json!({ "type": "object", "minProperties": 1, "additionalProperties": { "$ref": "#" } }),
+                false,
+            ),
+            (
+                json!({ "type": "object", "minProperties": 1, "additionalProperties": false,
+                    "patternProperties": { "^a": { "$ref": "#" } } }),
+                false,
+            ),
+            (
+                json!({ "type": "object", "minProperties": 1, "properties": { "a": {} },
+                    "additionalProperties": { "$ref": "#" } }),
+                true,
+            ),
+            (
+                json!({ "type": "object", "minProperties": 2, "required": ["a"],
+                    "properties": { "a": {} }, "additionalProperties": { "$ref": "#" } }),
+                false,
+            ),
+            (json!({ "type": "object", "minProperties": 1 }), true),
+            (
                 json!({ "allOf": [{ "type": "object" }], "required": ["a"],
                     "properties": { "a": { "$ref": "#" } } }),
                 false,
@@ -266,8 +373,38 @@ mod tests {
             // A value of another type has no parts.
             (json!({ "required": ["a"], "properties": { "a": { "$ref": "#" } } }), true),
         ] {
-            assert_eq!(is_finite(&schema), finite, "{schema}");
+            let whole = endless(&schema).filter(|fault| fault.place.is_empty());
+            assert_eq!(whole.is_none(), finite, "{schema}");
         }
+    }
+
+    #[test]
+    fn only_what_leads_back_to_itself_is_said_to_contain_itself() {
+        for (schema, reason) in [
+            (json!({ "$ref": "#" }), ENDLESS),
+            (
+                json!({ "type": "object", "minProperties": 1, "additionalProperties": { "$ref": "#" } }),
+                ENDLESS,
+            ),
+            (json!(false), EMPTY),
+            (json!({ "type": "object", "required": ["a"], "additionalProperties": false }), EMPTY),
+            (json!({ "type": "object", "minProperties": 1, "additionalProperties": false }), EMPTY),
+            (json!({ "anyOf": [false] }), EMPTY),
+        ] {
+            assert_eq!(endless(&schema).unwrap().reason, reason, "{schema}");
+        }
+    }
+
+    #[test]
+    fn endless_parts_are_cut_off_where_they_may_be_left_out() {
+        let mut schema = json!({ "type": "object", "properties": {
+            "a": { "type": "object", "minProperties": 1, "additionalProperties": { "$ref": "#/properties/a" } },
+            "b": { "anyOf": [{ "$ref": "#/properties/a" }, { "type": "null" }] } } });
+        assert_eq!(cut(&mut schema), Ok(()));
+        assert_eq!(endless(&schema), None);
+        assert_eq!(schema["properties"]["b"]["anyOf"][1], json!({ "type": "null" }));
+        let mut whole = json!({ "$ref": "#" });
+        assert_eq!(cut(&mut whole), Err(ENDLESS));
     }
 
     #[test]

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::pattern::ends_escaped;
+use super::place::change_parts;
+use super::{decimal, ecma};
 use crate::json::kind;
 use crate::parser::schema::list;
 
@@ -42,11 +43,56 @@ pub(crate) fn faults(schema: &Value) -> Vec<Fault> {
     reader.found
 }
 
+/// The schema without the keywords that are at fault.
+pub(crate) fn without_faults(schema: &Value) -> Value {
+    let mut sound = schema.clone();
+    change_parts(&mut sound, &mut |part, _| {
+        let whole = part.clone();
+        part.retain(|word, value| keyword_fault(&whole, word, value).is_none());
+        for (word, value) in part {
+            let parts: Vec<&mut Value> = match (holds(word), value) {
+                (Holds::Named, Value::Object(all)) => all.values_mut().collect(),
+                (Holds::Listed | Holds::OneOrListed, Value::Array(all)) => all.iter_mut().collect(),
+                (Holds::One | Holds::OneOrListed, one) => vec![one],
+                _ => continue,
+            };
+            for part in parts.into_iter().filter(|part| !is_schema(part)) {
+                *part = Value::Bool(true);
+            }
+        }
+    });
+    if is_schema(&sound) { sound } else { Value::Bool(true) }
+}
+
 /// The schemas that stand in the text of a grammar, behind `%json`.
 pub(crate) fn schemas_in(grammar: &str) -> impl Iterator<Item = Value> {
-    grammar.split("%json").skip(1).filter_map(|behind| {
-        serde_json::Deserializer::from_str(behind).into_iter::<Value>().next()?.ok()
-    })
+    grammar.split(SCHEMA).skip(1).filter_map(|behind| Some(schema_at(behind)?.0))
+}
+
+/// The text of a grammar with other schemas in it.
+pub(crate) fn change_schemas(grammar: &str, change: impl Fn(&Value) -> Value) -> String {
+    let mut parts = grammar.split(SCHEMA);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for behind in parts {
+        text.push_str(SCHEMA);
+        match schema_at(behind) {
+            Some((schema, end)) => {
+                text.push_str(&format!(" {}{}", change(&schema), &behind[end..]))
+            }
+            None => text.push_str(behind),
+        }
+    }
+    text
+}
+
+/// Stands in front of a schema in a grammar.
+const SCHEMA: &str = "%json";
+
+/// The schema at the beginning of a text, and where it ends.
+fn schema_at(text: &str) -> Option<(Value, usize)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let schema = values.next()?.ok()?;
+    Some((schema, values.byte_offset()))
 }
 
 struct Reader {
@@ -83,97 +129,117 @@ impl Reader {
     }
 
     fn keyword(&mut self, schema: &Map<String, Value>, word: &str, value: &Value) {
-        let fault = match word {
-            "$defs" | "definitions" | "properties" => {
-                self.named(value);
-                None
-            }
-            "patternProperties" => {
-                self.named(value);
-                value.as_object().and_then(|all| all.keys().find_map(|name| cut_pattern(name)))
-            }
-            "items" if value.is_array() => {
-                self.listed(value);
-                None
-            }
-            "additionalItems" | "additionalProperties" | "items" | "not" => {
-                self.schema(value);
-                None
-            }
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                self.listed(value);
-                None
-            }
-            "type" => type_fault(value),
-            "required" => match value.as_array() {
-                Some(names) => names
-                    .iter()
-                    .find(|name| !name.is_string())
-                    .map(|other| Fault::kind("an array of names", other)),
-                None => Some(Fault::kind("an array of names", value)),
-            },
-            "enum" => match value.as_array() {
-                Some(values) if values.is_empty() => {
-                    Some(Fault::new("it has no values, so that nothing fits it"))
-                }
-                Some(_) => inexact(value),
-                None => Some(Fault::kind("an array of values", value)),
-            },
-            "const" => inexact(value),
-            "minProperties" => match count_fault(value) {
-                None => doubled_keys(schema, value),
-                fault => fault,
-            },
-            "minLength" | "maxLength" | "minItems" | "maxItems" | "maxProperties" => {
-                count_fault(value)
-            }
-            "minimum" | "maximum" => bound_fault(schema, value),
-            // In old drafts they are switches.
-            "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => None,
-            "exclusiveMinimum" | "exclusiveMaximum" => bound_fault(schema, value),
-            "multipleOf" => match value.as_f64() {
-                Some(step) if step > 0.0 => inexact(value),
-                Some(step) => {
-                    Some(Fault::new(format!("it should be a number above 0, but it is {step}")))
-                }
-                None => Some(Fault::kind("a number above 0", value)),
-            },
-            "pattern" => match value.as_str() {
-                Some(pattern) => cut_pattern(pattern),
-                None => Some(Fault::kind("a string", value)),
-            },
-            "format" | "$ref" if !value.is_string() => Some(Fault::kind("a string", value)),
-            "nullable" | "uniqueItems" if !value.is_boolean() => {
-                Some(Fault::kind("true or false", value))
-            }
-            _ => None,
-        };
-        fault.into_iter().for_each(|fault| self.note(fault));
-    }
-
-    /// Schemas by their names.
-    fn named(&mut self, value: &Value) {
-        match value.as_object() {
-            Some(all) => {
+        if let Some(fault) = keyword_fault(schema, word, value) {
+            return self.note(fault);
+        }
+        match (holds(word), value) {
+            (Holds::Named, Value::Object(all)) => {
                 for (key, schema) in all {
                     self.at(&format!(".{key}"), |reader| reader.schema(schema));
                 }
             }
-            None => self.note(Fault::kind("an object of schemas", value)),
-        }
-    }
-
-    /// Schemas in a row.
-    fn listed(&mut self, value: &Value) {
-        match value.as_array() {
-            Some(all) => {
+            (Holds::Listed | Holds::OneOrListed, Value::Array(all)) => {
                 for (index, schema) in all.iter().enumerate() {
                     self.at(&format!("[{index}]"), |reader| reader.schema(schema));
                 }
             }
-            None => self.note(Fault::kind("an array of schemas", value)),
+            (Holds::One | Holds::OneOrListed, schema) => self.schema(schema),
+            _ => {}
         }
     }
+}
+
+/// What a keyword holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// A schema.
+    One,
+    /// Schemas in a row.
+    Listed,
+    OneOrListed,
+    /// Schemas by their names.
+    Named,
+    Other,
+}
+
+fn holds(word: &str) -> Holds {
+    match word {
+        "$defs" | "definitions" | "properties" | "patternProperties" => Holds::Named,
+        "items" => Holds::OneOrListed,
+        "additionalItems" | "additionalProperties" | "not" => Holds::One,
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => Holds::Listed,
+        _ => Holds::Other,
+    }
+}
+
+/// What is wrong with a keyword, whatever is wrong with schemas in it.
+fn keyword_fault(schema: &Map<String, Value>, word: &str, value: &Value) -> Option<Fault> {
+    match (holds(word), value) {
+        (Holds::Named, Value::Object(_)) | (Holds::Listed, Value::Array(_)) => {}
+        (Holds::Named, _) => return Some(Fault::kind("an object of schemas", value)),
+        (Holds::Listed, _) => return Some(Fault::kind("an array of schemas", value)),
+        _ => {}
+    }
+    match word {
+        "patternProperties" => value.as_object().and_then(|all| {
+            all.keys().find_map(|name| match ecma::expressions(name) {
+                Ok(all) if all.len() == 1 => None,
+                Ok(_) => Some(Fault::new("it has look-ahead in a pattern of names")),
+                Err(reason) => Some(Fault::new(reason)),
+            })
+        }),
+        "type" => type_fault(value),
+        "required" => match value.as_array() {
+            Some(names) => names
+                .iter()
+                .find(|name| !name.is_string())
+                .map(|other| Fault::kind("an array of names", other)),
+            None => Some(Fault::kind("an array of names", value)),
+        },
+        "enum" => match value.as_array() {
+            Some(values) if values.is_empty() => {
+                Some(Fault::new("it has no values, so that nothing fits it"))
+            }
+            Some(_) => inexact(value),
+            None => Some(Fault::kind("an array of values", value)),
+        },
+        "const" => inexact(value),
+        "minProperties" => match count_fault(value) {
+            None => doubled_keys(schema, value),
+            fault => fault,
+        },
+        "minLength" | "maxLength" | "minItems" | "maxItems" | "maxProperties" => count_fault(value),
+        "minimum" | "maximum" => bound_fault(schema, value),
+        // In old drafts they are switches.
+        "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => None,
+        "exclusiveMinimum" | "exclusiveMaximum" => bound_fault(schema, value),
+        "multipleOf" => match value.as_f64() {
+            Some(step) if step > 0.0 && (step.fract() == 0.0 || decimal::is_kept(step)) => {
+                inexact(value)
+            }
+            Some(step) if step > 0.0 => {
+                let reason = format!("{step} cannot be kept exactly; take a step of fewer digits");
+                Some(Fault::new(reason))
+            }
+            Some(step) => {
+                Some(Fault::new(format!("it should be a number above 0, but it is {step}")))
+            }
+            None => Some(Fault::kind("a number above 0", value)),
+        },
+        "pattern" => match value.as_str() {
+            Some(pattern) => ecma::expressions(pattern).err().map(Fault::new),
+            None => Some(Fault::kind("a string", value)),
+        },
+        "format" | "$ref" if !value.is_string() => Some(Fault::kind("a string", value)),
+        "nullable" | "uniqueItems" if !value.is_boolean() => {
+            Some(Fault::kind("true or false", value))
+        }
+        _ => None,
+    }
+}
+
+fn is_schema(value: &Value) -> bool {
+    value.is_object() || value.is_boolean()
 }
 
 fn type_fault(value: &Value) -> Option<Fault> {
@@ -192,12 +258,6 @@ fn type_fault(value: &Value) -> Option<Fault> {
         Value::Array(names) => names.iter().find_map(one),
         name => one(name),
     }
-}
-
-/// A pattern that ends in the middle of an escape, which the library would complete.
-fn cut_pattern(pattern: &str) -> Option<Fault> {
-    let fault = || Fault::new("it ends with a backslash that escapes nothing");
-    ends_escaped(pattern).then(fault)
 }
 
 fn count_fault(value: &Value) -> Option<Fault> {
@@ -279,14 +339,10 @@ fn doubled_keys(schema: &Map<String, Value>, least: &Value) -> Option<Fault> {
 
 /// What the library does not know of a schema, from its own words.
 pub fn unsupported(text: &str) -> Option<String> {
-    if let Some((_, rest)) = text.split_once("Unimplemented keys: [") {
-        let keys = rest.split_once(']').map_or(rest, |(keys, _)| keys);
-        let (noun, verb) = if keys.contains(", ") { ("keys", "are") } else { ("key", "is") };
-        return Some(format!("the {noun} {keys} {verb} not supported"));
-    }
-    let (_, name) = text.split_once("Unknown format: ")?;
-    let name = name.lines().next().unwrap_or_default();
-    Some(format!("the format {name:?} is not supported"))
+    let (_, rest) = text.split_once("Unimplemented keys: [")?;
+    let keys = rest.split_once(']').map_or(rest, |(keys, _)| keys);
+    let (noun, verb) = if keys.contains(", ") { ("keys", "are") } else { ("key", "is") };
+    Some(format!("the {noun} {keys} {verb} not supported"))
 }
 
 #[cfg(test)]
@@ -321,8 +377,11 @@ mod tests {
             (json!({ "minimum": "0" }), ".minimum"),
             (json!({ "exclusiveMaximum": [] }), ".exclusiveMaximum"),
             (json!({ "multipleOf": 0 }), ".multipleOf"),
+            (json!({ "multipleOf": 0.53 }), ".multipleOf"),
             (json!({ "pattern": 5 }), ".pattern"),
             (json!({ "pattern": "a\\" }), ".pattern"),
+            (json!({ "pattern": "a(?=b)" }), ".pattern"),
+            (json!({ "patternProperties": { "^(?=a)b": {} } }), ".patternProperties"),
             (json!({ "patternProperties": { "a\\": {} } }), ".patternProperties"),
             (json!({ "format": {} }), ".format"),
             (json!({ "$ref": {} }), ".$ref"),
@@ -332,6 +391,7 @@ mod tests {
             (json!({ "$defs": { "x": { "uniqueItems": 1 } } }), ".$defs.x.uniqueItems"),
         ] {
             assert_eq!(place(&schema), at, "{schema}");
+            assert_eq!(faults(&without_faults(&schema)), [], "{schema}");
         }
         let both = json!({ "properties": { "a": 1, "b": 2 } });
         assert_eq!(faults(&both).len(), 2);
@@ -340,6 +400,11 @@ mod tests {
                 "minimum": 0.5, "minLength": 2.0, "enum": [null, { "a": [1] }] } },
             "additionalProperties": false, "items": {}, "minItems": 0 });
         assert_eq!(faults(&sound), []);
+        assert_eq!(without_faults(&sound), sound);
+        let mixed =
+            json!({ "type": "array", "minItems": -1, "items": { "anyOf": [5, { "type": 1 }] } });
+        let left = json!({ "type": "array", "items": { "anyOf": [true, {}] } });
+        assert_eq!(without_faults(&mixed), left);
     }
 
     #[test]
@@ -377,6 +442,9 @@ mod tests {
         let grammar = "start: a b\na: %json {\"const\": 1}\nb: %json\n{ \"type\": \"null\" } \"x\"";
         let found: Vec<Value> = schemas_in(grammar).collect();
         assert_eq!(found, [json!({ "const": 1 }), json!({ "type": "null" })]);
+        let changed = change_schemas(grammar, |schema| json!([schema]));
+        let expected = "start: a b\na: %json [{\"const\":1}]\nb: %json [{\"type\":\"null\"}] \"x\"";
+        assert_eq!(changed, expected);
     }
 
     #[test]

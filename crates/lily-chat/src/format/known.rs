@@ -2,9 +2,12 @@
 
 /// One part of a host's name.
 const LABEL: &str = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?";
-/// A day, with the last one of each month.
-const DATE: &str = r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))";
-/// A time of day with its zone.
+/// Years with a 29th of February.
+const LEAP_YEAR: &str = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)";
+/// A day of a month in any year.
+const DAY: &str = r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
+/// A time of day with its zone. Leap seconds, which come at the end of some months in UTC, are left
+/// out: few readers of times take them.
 const TIME: &str = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+\-]([01][0-9]|2[0-3]):[0-5][0-9])";
 /// One byte of an address, in decimal.
 const OCTET: &str = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
@@ -14,9 +17,9 @@ const SEGMENT: &str = r"([A-Za-z0-9\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})";
 /// An expression for the texts of a format, or for most of them; `None` for one that is not known.
 pub(crate) fn expression(format: &str) -> Option<String> {
     Some(match format {
-        "date" => DATE.into(),
+        "date" => date(),
         "time" => TIME.into(),
-        "date-time" => format!("{DATE}T{TIME}"),
+        "date-time" => format!("{}T{TIME}", date()),
         "duration" => duration(),
         "email" => {
             format!(r"[A-Za-z0-9_%+\-]{{1,32}}(\.[A-Za-z0-9_%+\-]{{1,32}}){{0,3}}@{}", host())
@@ -28,6 +31,10 @@ pub(crate) fn expression(format: &str) -> Option<String> {
         "uri" => uri(),
         _ => return None,
     })
+}
+
+fn date() -> String {
+    format!("([0-9]{{4}}-{DAY}|{LEAP_YEAR}-02-29)")
 }
 
 fn host() -> String {
@@ -80,10 +87,14 @@ mod tests {
         for (format, good, bad) in [
             (
                 "date",
-                &["2024-02-29", "1999-12-31"][..],
-                &["2024-02-30", "2024-4-1", "24-01-01"][..],
+                &["2024-02-29", "1999-12-31", "2000-02-29", "0004-02-29"][..],
+                &["2024-02-30", "2023-02-29", "1900-02-29", "2100-02-29", "2024-4-1", "24-01-01"][..],
             ),
-            ("time", &["23:59:59Z", "00:00:00.25+05:30"], &["24:00:00Z", "12:00:00", "1:00:00Z"]),
+            (
+                "time",
+                &["23:59:59Z", "00:00:00.25+05:30"],
+                &["24:00:00Z", "12:00:00", "1:00:00Z", "12:00:60Z", "23:59:60Z"],
+            ),
             ("date-time", &["2024-01-01T00:00:00Z"], &["2024-01-01 00:00:00Z", "2024-01-01"]),
             (
                 "duration",

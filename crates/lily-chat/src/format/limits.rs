@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use super::decimal::Decimal;
+
 /// Largest schema, or list of texts, in bytes.
 pub(crate) const LONGEST: usize = 256 << 10;
 /// Longest grammar or expression, in bytes: some take time by the square of their length.
@@ -12,9 +14,13 @@ pub(crate) const FUEL: u64 = 400_000;
 /// Most ways to go on at one place of a text, as the library counts them: about four for each property
 /// that may be left out.
 pub(crate) const MOST_OPEN: usize = 10_000;
-/// Largest product of the different `multipleOf` of a schema: a number is divided digit by digit, each remainder is a
-/// state, and where several hold, each combination of remainders.
+/// Largest product of the different `multipleOf` of a schema, without their points: a number is divided digit by digit,
+/// each remainder is a state, and where several hold, each combination of remainders.
 const LARGEST_STEPS: f64 = 10_000.0;
+/// Most digits behind the point of a `multipleOf`, and most between two of them: the library has whole numbers of 32
+/// bits for products with powers of ten.
+const MOST_PLACES: u32 = 9;
+const MOST_APART: u32 = 4;
 /// Deepest nesting of brackets in a grammar or an expression, which are read by recursion.
 const DEEPEST: usize = 200;
 /// Most parts of a schema.
@@ -53,7 +59,7 @@ pub(crate) fn check_schema(schema: &Value) -> Result<usize, String> {
              supported; ask for less at once"
         ));
     }
-    check_joined(joined_patterns(schema, count_word(schema, "pattern")))?;
+    check_joined(joined_patterns(schema, count(schema, &expressions)))?;
     if counted > MOST_COUNTED {
         return Err(format!(
             "it has {counted} properties beside `minProperties` or `maxProperties`, or \
@@ -118,15 +124,16 @@ fn check_joined(joined: usize) -> Result<(), String> {
     }
 }
 
-/// Most expressions that an `allOf` of the schema may join: all that there are, where it refers elsewhere.
+/// Most expressions that a part of the schema may join: all that there are, where an `allOf` refers elsewhere.
 fn joined_patterns(schema: &Value, all: usize) -> usize {
     match schema {
         Value::Object(members) => {
-            let own = members.get("allOf").map_or(0, |parts| match count_word(parts, "$ref") {
-                0 => count_word(parts, "pattern") + usize::from(members.contains_key("pattern")),
+            let listed = members.get("allOf").map_or(0, |parts| match count(parts, &references) {
+                0 => count(parts, &expressions),
                 _ => all,
             });
-            members.values().map(|member| joined_patterns(member, all)).fold(own, usize::max)
+            let here = members.get("pattern").map_or(0, |value| expressions("pattern", value));
+            members.values().map(|one| joined_patterns(one, all)).fold(listed + here, usize::max)
         }
         Value::Array(items) => {
             items.iter().map(|item| joined_patterns(item, all)).max().unwrap_or(0)
@@ -135,14 +142,27 @@ fn joined_patterns(schema: &Value, all: usize) -> usize {
     }
 }
 
-/// Members of this name, at any depth.
-fn count_word(value: &Value, word: &str) -> usize {
+/// Expressions of a keyword: a pattern, and its look-aheads.
+fn expressions(word: &str, value: &Value) -> usize {
+    match (word, value) {
+        ("pattern", Value::String(text)) => {
+            1 + text.matches("(?=").count() + text.matches("(?!").count()
+        }
+        _ => 0,
+    }
+}
+
+fn references(word: &str, _: &Value) -> usize {
+    usize::from(word == "$ref")
+}
+
+/// The sum of what members count, at any depth.
+fn count(value: &Value, member: &impl Fn(&str, &Value) -> usize) -> usize {
     match value {
         Value::Object(members) => {
-            let below: usize = members.values().map(|member| count_word(member, word)).sum();
-            below + usize::from(members.contains_key(word))
+            members.iter().map(|(word, value)| member(word, value) + count(value, member)).sum()
         }
-        Value::Array(items) => items.iter().map(|item| count_word(item, word)).sum(),
+        Value::Array(items) => items.iter().map(|item| count(item, member)).sum(),
         _ => 0,
     }
 }
@@ -180,10 +200,21 @@ pub(crate) fn check_joins(grammar: &str) -> Result<(), String> {
 fn check_product(mut steps: Vec<f64>) -> Result<(), String> {
     steps.sort_by(f64::total_cmp);
     steps.dedup();
-    let product: f64 = steps.iter().map(|step| step.max(1.0)).product();
+    let steps: Vec<Option<Decimal>> = steps.into_iter().map(Decimal::of).collect();
+    let digits = |step: &Option<Decimal>| step.map_or(f64::INFINITY, |step| step.digits as f64);
+    let product: f64 = steps.iter().map(digits).product();
     if product > LARGEST_STEPS {
         return Err(format!(
-            "the product of all different `multipleOf` is {product:.0}, but at most {LARGEST_STEPS} is supported"
+            "the product of all different `multipleOf`, without their points, is {product:.0}, but at most \
+             {LARGEST_STEPS} is supported"
+        ));
+    }
+    let places = steps.iter().flatten().map(|step| step.places);
+    let (least, most) = (places.clone().min().unwrap_or(0), places.max().unwrap_or(0));
+    if most > MOST_PLACES || most - least > MOST_APART {
+        return Err(format!(
+            "a `multipleOf` has {most} digits behind the point, another one {least}, but at most {MOST_PLACES} \
+             are supported, and {MOST_APART} between them"
         ));
     }
     Ok(())
@@ -271,6 +302,22 @@ mod tests {
     }
 
     #[test]
+    fn steps_are_bounded_by_their_digits() {
+        let steps = |all: &[f64]| {
+            let all: Vec<Value> = all.iter().map(|step| json!({ "multipleOf": step })).collect();
+            check_steps(&json!({ "allOf": all }))
+        };
+        for all in [&[0.07][..], &[0.01, 7.0, 0.5], &[10_000.0], &[0.000_000_001], &[1.0, 0.0001]] {
+            assert_eq!(steps(all), Ok(()), "{all:?}");
+        }
+        for all in
+            [&[0.10001][..], &[10_001.0], &[101.0, 10.1], &[1e-10], &[1.0, 0.00001], &[1e-300]]
+        {
+            assert!(steps(all).is_err(), "{all:?}");
+        }
+    }
+
+    #[test]
     fn expressions_that_have_to_match_together_are_bounded() {
         let patterns = |count: usize| vec![json!({ "pattern": "a" }); count];
         let joined = |count| json!({ "properties": { "a": { "allOf": patterns(count) } } });
@@ -280,6 +327,9 @@ mod tests {
         // Behind a reference there may be as many as there are.
         let referred = json!({ "allOf": [{ "$ref": "#/$defs/a" }], "$defs": { "a": joined(13) } });
         assert!(check_schema(&referred).is_err());
+        let ahead = |count: usize| json!({ "pattern": format!("^{}", "(?=.*a)".repeat(count)) });
+        assert!(check_schema(&ahead(MOST_JOINED - 1)).is_ok());
+        assert!(check_schema(&ahead(MOST_JOINED)).is_err());
         let apart = json!({ "anyOf": patterns(40) });
         assert!(check_schema(&apart).is_ok());
         let grammar = |count: usize| format!("start: A\nA: {}", vec!["/a&&b/"; count].join(" & "));

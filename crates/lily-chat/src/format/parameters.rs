@@ -19,6 +19,9 @@ const COPIED: usize = 8 << 20;
 /// Why a call gives no value.
 pub(crate) const UNWRITABLE: &str = "no value of it can be written in a call";
 
+/// Why a call gives no value.
+const FORBIDDEN: &str = "`additionalProperties` false stands beside the `allOf` or `$ref` that names it, and forbids it";
+
 /// Where the rule of names stands that nobody has thought of.
 pub(crate) const FREE: &str = ".additionalProperties";
 
@@ -40,7 +43,7 @@ pub(crate) enum Rules {
 }
 
 /// A parameter that the schema names.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Parameter {
     pub key: String,
     /// Where the schema speaks of it.
@@ -50,13 +53,13 @@ pub(crate) struct Parameter {
 }
 
 /// What a value may be.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueRule {
     /// Text, printed as it is, that matches all of these patterns.
     Text {
         patterns: Vec<String>,
-        /// Or `null`.
-        or_null: bool,
+        /// A schema of the values of other types, if there are any.
+        others: Option<Value>,
     },
     /// One of these, as they are printed.
     Listed(Vec<String>),
@@ -92,6 +95,12 @@ impl Parameters {
 }
 
 impl Parameters {
+    /// One parameter, which is required, with a rule.
+    pub fn one(rule: ValueRule) -> Self {
+        let one = Parameter { key: "a".into(), place: String::new(), required: true, rule };
+        Self { rules: Rules::Named(vec![one]), unkept: Vec::new() }
+    }
+
     /// Rules of values with their places.
     pub fn values(&self) -> impl Iterator<Item = (&str, &ValueRule)> {
         let (free, named) = match &self.rules {
@@ -118,6 +127,8 @@ impl Parameters {
 struct Found<'a> {
     properties: Vec<Property<'a>>,
     required: HashSet<&'a str>,
+    /// Names that each part which allows no others has, patterns of names aside.
+    closed: Vec<HashSet<&'a str>>,
     /// Bounds on the number of properties, with their places.
     at_least: Vec<(u64, String)>,
     at_most: Vec<(u64, String)>,
@@ -165,8 +176,18 @@ impl<'a> Reader<'a> {
                     found.at_most.extend(value.as_u64().map(|number| (number, here.clone())));
                     value.is_u64()
                 }
-                // A call has the parameters of the schema and no others.
-                "additionalProperties" | "unevaluatedProperties" => true,
+                // A call has the parameters of the schema and no others. What stands beside the word in
+                // `allOf` and behind references is another schema's.
+                "additionalProperties" => {
+                    if *value == false && !schema.contains_key("patternProperties") {
+                        let own = schema.get("properties").and_then(Value::as_object);
+                        found.closed.push(
+                            own.into_iter().flat_map(Map::keys).map(String::as_str).collect(),
+                        );
+                    }
+                    true
+                }
+                "unevaluatedProperties" => true,
                 "allOf" => {
                     for (index, member) in list(schema, word).enumerate() {
                         self.collect(member, &format!("{here}[{index}]"), found, followed);
@@ -206,13 +227,12 @@ impl<'a> Reader<'a> {
         self.unkept(found.at_least.iter().filter(|(number, _)| *number > 0));
         let other = schema.get("additionalProperties");
         let rule = match other {
-            _ if schema.is_null() => return Rules::Named(Vec::new()),
-            Some(Value::Bool(false)) => return Rules::Named(Vec::new()),
+            _ if schema.is_null() || !found.closed.is_empty() => return Rules::Named(Vec::new()),
             // What the parser makes of such a name.
             Some(other @ Value::Object(_)) => {
                 self.rule(Types::of_argument(self.root, ""), other, FREE)
             }
-            _ => ValueRule::Text { patterns: Vec::new(), or_null: false },
+            _ => ValueRule::Text { patterns: Vec::new(), others: None },
         };
         self.unkept(found.at_most.iter());
         if !found.required.is_empty() {
@@ -235,8 +255,10 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             }
+            let is_forbidden = found.closed.iter().any(|names| !names.contains(key.as_str()));
             let rule = match schema {
                 Value::Bool(false) => ValueRule::Never("it allows no value"),
+                _ if is_forbidden => ValueRule::Never(FORBIDDEN),
                 schema => self.rule(Types::of_argument(self.root, key), schema, place),
             };
             let required = found.required.contains(key.as_str());
@@ -260,8 +282,10 @@ impl<'a> Reader<'a> {
             return self.strings.rule(types, schema, place);
         }
         match self.alone(schema) {
-            Some(schema) if !ends::is_finite(&schema) => ValueRule::Never(ends::ENDLESS),
-            Some(schema) => ValueRule::Json { schema, lenient: false },
+            Some(mut schema) => match ends::cut(&mut schema) {
+                Ok(()) => ValueRule::Json { schema, lenient: false },
+                Err(reason) => ValueRule::Never(reason),
+            },
             None => {
                 self.strings.unkept.push(place.into());
                 ValueRule::Json { schema: Value::Bool(true), lenient: false }

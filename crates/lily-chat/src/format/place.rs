@@ -1,8 +1,7 @@
-//! Where in a schema the fault is.
+//! Parts of a schema by their places, and where in it the fault is.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::known;
 use super::limits::{MOST_PARTS, Parts};
 
 /// Keywords that say something about values, and of which the library makes nothing.
@@ -55,11 +54,7 @@ pub(crate) fn fault(schema: &Value, is_faulty: impl Fn(&Value) -> bool) -> Strin
 /// Paths of keywords that the library does not support, in a schema without its definitions.
 pub(crate) fn unsupported(schema: &Value) -> Vec<String> {
     let words = schema.as_object().into_iter().flatten();
-    let is_silent = |word: &str, value: &Value| match word {
-        "format" => value.as_str().is_some_and(|name| known::expression(name).is_some()),
-        word => !UNSUPPORTED.contains(&word),
-    };
-    let here = words.filter(|(word, value)| !is_silent(word, value));
+    let here = words.filter(|(word, _)| UNSUPPORTED.contains(&word.as_str()));
     let mut found: Vec<String> = here.map(|(word, _)| format!(".{word}")).collect();
     for (step, part) in children(schema) {
         if !is_definition(&step) {
@@ -67,6 +62,59 @@ pub(crate) fn unsupported(schema: &Value) -> Vec<String> {
         }
     }
     found
+}
+
+/// Changes all parts of a schema, the inner ones first; each comes with its place.
+pub(crate) fn change_parts(
+    schema: &mut Value,
+    change: &mut impl FnMut(&mut Map<String, Value>, &str),
+) {
+    change_below(schema, "", change);
+}
+
+fn change_below(
+    schema: &mut Value,
+    place: &str,
+    change: &mut impl FnMut(&mut Map<String, Value>, &str),
+) {
+    let steps: Vec<String> = children(schema).into_iter().map(|(step, _)| step).collect();
+    for step in steps {
+        if let Some(part) = schema.pointer_mut(&pointer_of_step(&step)) {
+            change_below(part, &format!("{place}{step}"), change);
+        }
+    }
+    if let Some(members) = schema.as_object_mut() {
+        change(members, place);
+    }
+}
+
+/// The part at a place.
+pub(crate) fn part_mut<'a>(schema: &'a mut Value, place: &str) -> Option<&'a mut Value> {
+    let pointer = pointer(schema, place)?;
+    schema.pointer_mut(&pointer)
+}
+
+/// A place as a JSON pointer.
+fn pointer(schema: &Value, place: &str) -> Option<String> {
+    if place.is_empty() {
+        return Some(String::new());
+    }
+    children(schema).into_iter().find_map(|(step, part)| {
+        let below = pointer(part, place.strip_prefix(&step)?)?;
+        Some(pointer_of_step(&step) + &below)
+    })
+}
+
+/// A step such as `.properties.a` or `.anyOf[1]` as a JSON pointer.
+fn pointer_of_step(step: &str) -> String {
+    let step = step.strip_prefix('.').unwrap_or(step);
+    let end = step.find(['.', '[']).unwrap_or(step.len());
+    let (word, behind) = step.split_at(end);
+    let key = match behind.strip_prefix('[') {
+        Some(index) => index.strip_suffix(']').unwrap_or(index).to_owned(),
+        None => behind.get(1..).unwrap_or("").replace('~', "~0").replace('/', "~1"),
+    };
+    if behind.is_empty() { format!("/{word}") } else { format!("/{word}/{key}") }
 }
 
 /// Whether a step leads to a part that others refer to.
@@ -107,4 +155,33 @@ pub(crate) fn children(schema: &Value) -> Vec<(String, &Value)> {
     }
     found.retain(|(_, part)| part.is_object());
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn parts_are_changed_and_found_at_their_places() {
+        let mut schema = json!({
+            "properties": { "a.b/c~": { "items": [{}, {}] }, "": {}, "x": true },
+            "anyOf": [{ "additionalProperties": { "not": {} } }],
+            "const": { "items": {} },
+            "$defs": { "d": { "items": {} } },
+        });
+        let mut places = Vec::new();
+        change_parts(&mut schema, &mut |part, place| {
+            part.insert("title".into(), place.into());
+            places.push(place.to_owned());
+        });
+        assert_eq!(places.len(), 10, "{places:?}");
+        assert!(places.last().is_some_and(String::is_empty));
+        for place in places {
+            assert_eq!(part_mut(&mut schema, &place).unwrap()["title"], place);
+        }
+        assert!(part_mut(&mut schema, ".properties.x").is_none());
+        assert!(part_mut(&mut schema, ".const.items").is_none());
+        assert_eq!(schema["const"], json!({ "items": {} }));
+    }
 }

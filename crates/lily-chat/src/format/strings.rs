@@ -3,12 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use llguidance::derivre::{Regex, RegexBuilder};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::parameters::{UNWRITABLE, ValueRule};
 use super::tags::CLOSED_TO_VALUES;
 use super::words::{Word, subject};
-use super::{known, pattern, tags};
+use super::{ecma, known, tags};
 use crate::parser::schema::{Types, list, target};
 use crate::parser::value::json_of;
 
@@ -50,13 +50,13 @@ impl<'a> Strings<'a> {
         let of_text = types.only(Types::STRING.or(Types::NULL));
         let mut patterns = Vec::new();
         self.texts(schema, place, of_text, &mut patterns, &mut Vec::new());
-        if !of_text {
-            // What looks like a value of another type is one, whatever a pattern says.
-            patterns.clear();
-        }
-        match self.is_empty(&patterns) {
-            true => ValueRule::Never(UNWRITABLE),
-            false => ValueRule::Text { patterns, or_null: types.has(Types::NULL) },
+        // A text that looks like a value of another type is read as one, and nothing is asked of those.
+        let others = types.others();
+        let others = (!others.is_empty()).then(|| json!({ "type": others }));
+        match (self.is_empty(&patterns), others) {
+            (false, others) => ValueRule::Text { patterns, others },
+            (true, Some(schema)) => ValueRule::Json { schema, lenient: false },
+            (true, None) => ValueRule::Never(UNWRITABLE),
         }
     }
 
@@ -92,10 +92,13 @@ impl<'a> Strings<'a> {
                     }
                     true
                 }
+                "oneOf" if !self.exclude_each_other(list(schema, word)) => false,
                 "anyOf" | "oneOf" => {
                     let members = list(schema, word).enumerate();
-                    let telling: Vec<_> =
-                        members.filter(|(_, member)| member["type"] != "null").collect();
+                    let may_be_text = |member| Types::of_part(self.root, member).has(Types::STRING);
+                    let telling: Vec<_> = members
+                        .filter(|(_, member)| may_be_text(member) || !is_silent(member))
+                        .collect();
                     match telling[..] {
                         [(index, member)] => {
                             let place = format!("{here}[{index}]");
@@ -105,12 +108,12 @@ impl<'a> Strings<'a> {
                         _ => telling.iter().all(|(_, member)| is_silent(member)),
                     }
                 }
-                _ if subject(word) == Word::Strings => match self.expression(word, value) {
-                    Some(expression) if of_text => {
-                        patterns.extend(expression);
+                _ if subject(word) == Word::Strings => match self.expressions(word, value) {
+                    Some(expressions) => {
+                        patterns.extend(expressions);
                         true
                     }
-                    expression => expression == Some(None),
+                    None => false,
                 },
                 word => match subject(word) {
                     Word::Silent => true,
@@ -123,6 +126,19 @@ impl<'a> Strings<'a> {
                 self.unkept.push(here);
             }
         }
+    }
+
+    /// Whether no value fits two of these schemas, as their types tell.
+    fn exclude_each_other(&self, mut members: impl Iterator<Item = &'a Value>) -> bool {
+        let numbers = Types::INTEGER.or(Types::NUMBER);
+        let mut seen = Types::NONE;
+        members.all(|member| {
+            let types = Types::of_part(self.root, member);
+            let types = if types.has(numbers) { types.or(numbers) } else { types };
+            let is_new = !seen.has(types);
+            seen = seen.or(types);
+            is_new
+        })
     }
 
     /// All values, if the schema lists them.
@@ -159,7 +175,17 @@ impl<'a> Strings<'a> {
                 }
                 for (index, member) in members.iter().enumerate() {
                     let place = format!("{place}.{word}[{index}]");
-                    found.extend(self.listed(member, &place, followed)?);
+                    let mut listed = self.listed(member, &place, followed)?;
+                    listed.dedup();
+                    found.extend(listed);
+                    if found.len() > MOST_LISTED {
+                        return None;
+                    }
+                }
+                if word == "oneOf" {
+                    // What two members list fits none of them alone.
+                    let all = found.clone();
+                    found.retain(|value| all.iter().filter(|other| *other == value).count() == 1);
                 }
             }
         }
@@ -191,8 +217,9 @@ impl<'a> Strings<'a> {
                 true
             }
             _ if subject(word) == Word::Strings => {
-                match self.expression(word, by).map(|found| self.matcher(found)) {
-                    Some(Some(mut regex)) => {
+                let expressions = self.expressions(word, by);
+                match expressions.and_then(|all| self.matcher(&all)) {
+                    Some(mut regex) => {
                         found
                             .retain(|value| value.as_str().is_none_or(|text| regex.is_match(text)));
                         true
@@ -222,26 +249,30 @@ impl<'a> Strings<'a> {
         schema.as_object()
     }
 
-    /// What a keyword asks of a text: an expression for all of it, or nothing. `None` if it cannot be
-    /// kept.
-    fn expression(&mut self, word: &str, value: &Value) -> Option<Option<String>> {
+    /// What a keyword asks of a text: expressions for all of it, as grammars write them between slashes.
+    /// `None` if it cannot be kept.
+    fn expressions(&mut self, word: &str, value: &Value) -> Option<Vec<String>> {
         let found = match word {
             "minLength" => match length(value)? {
-                0 => return Some(None),
-                least => format!("(?s:.{{{least},}})"),
+                0 => Vec::new(),
+                least => vec![format!("(?s:.{{{least},}})")],
             },
-            "maxLength" => format!("(?s:.{{0,{}}})", length(value)?),
-            "pattern" => pattern::whole(value.as_str()?)?,
-            _ => known::expression(value.as_str()?)?.replace('/', "\\/"),
+            "maxLength" => vec![format!("(?s:.{{0,{}}})", length(value)?)],
+            "pattern" => {
+                let all = ecma::expressions(value.as_str()?).ok()?;
+                all.iter().map(ecma::Expression::whole).collect::<Option<_>>()?
+            }
+            _ => vec![known::expression(value.as_str()?)?],
         };
+        let found: Vec<String> = found.iter().map(|one| one.replace('/', "\\/")).collect();
         // Whatever the library does not read would spoil the whole grammar.
-        self.matcher(Some(found.clone())).map(|_| Some(found))
+        self.matcher(&found).map(|_| found)
     }
 
-    /// An expression at work; without one, all texts match.
-    fn matcher(&mut self, expression: Option<String>) -> Option<Regex> {
-        let expression = expression.unwrap_or_else(|| "(?s:.*)".into());
-        self.all_of(&[&expression])
+    /// Expressions at work; without any, all texts match.
+    fn matcher(&mut self, expressions: &[String]) -> Option<Regex> {
+        let all = expressions.iter().map(String::as_str).chain(["(?s:.*)"]);
+        self.all_of(&all.collect::<Vec<_>>())
     }
 
     /// Whether no text that a call can hold matches all of these. What is too much work is taken for

@@ -262,7 +262,7 @@ fn formats_without_a_meaning_are_refused_and_schemas_name_the_place() {
             "",
         ),
         (
-            json!({ "$defs": { "x": { "uniqueItems": true, "type": "array" } },
+            json!({ "$defs": { "x": { "contains": {}, "type": "array" } },
             "properties": { "b": { "$ref": "#/$defs/x" } } }),
             ".$defs.x",
         ),
@@ -407,8 +407,9 @@ fn what_the_library_does_not_know_is_told_in_words_for_people() {
     assert_eq!(schema(json!({ "not": {} })), "the key \"not\" is not supported");
     let two = json!({ "not": {}, "if": {} });
     assert!(schema(two).ends_with(" are not supported"));
-    let format = json!({ "type": "string", "format": "foo" });
-    assert_eq!(schema(format), "the format \"foo\" is not supported");
+    let border = refusal(Format::JsonSchema(json!({ "items": { "pattern": "\\bx" } })));
+    assert_eq!(border.0, ".items.pattern");
+    assert!(border.1.contains("is not supported"), "{}", border.1);
     let wrong = "the expression is wrong: unclosed group";
     assert_eq!(schema(json!({ "type": "string", "pattern": "(" })), wrong);
     let expression = refusal(Format::Regex("a(".into())).1;
@@ -472,5 +473,85 @@ fn work_that_nobody_waits_for_ends() {
     for (format, calls) in [(Some(&schema), CallRule::Auto), (None, CallRule::Required)] {
         let rules = Rules { format, tools: &tools, strict: &[], calls, parallel: true };
         assert_eq!(formats.bind_with(&rules, &patience).unwrap_err(), FormatError::GivenUp);
+    }
+}
+
+#[test]
+fn excluded_bounds_and_decimal_steps_are_kept_exactly() {
+    let allows = |schema: &Value, text: &str| {
+        let mut bound = bind(&Format::JsonSchema(schema.clone())).unwrap();
+        let fits = text.bytes().all(|byte| {
+            let is_next = allowed(&mut bound).contains(&u32::from(byte));
+            is_next && bound.accept(u32::from(byte)).is_ok()
+        });
+        fits && allowed(&mut bound).contains(&tokenizer().end_tokens()[0])
+    };
+    for (schema, good, bad) in [
+        (json!({ "exclusiveMinimum": 0, "maximum": 0.5 }), &["0.5", "0.1"][..], &["0", "0.0"][..]),
+        (json!({ "exclusiveMinimum": 3, "maximum": 3.5 }), &["3.2", "3.5"], &["3", "3.0", "3.6"]),
+        (json!({ "minimum": -0.5, "exclusiveMaximum": 0 }), &["-0.5", "-0.2"], &["0", "-0"]),
+        (
+            json!({ "minimum": 0.5, "maximum": 90, "multipleOf": 0.1 }),
+            &["0.5", "8.1"],
+            &["0.4", "90.1"],
+        ),
+        (json!({ "minimum": 2.5, "exclusiveMaximum": 3 }), &["2.5", "2.9"], &["3", "2.4"]),
+        (
+            json!({ "allOf": [{ "exclusiveMinimum": 0 }, { "maximum": 0.5 }] }),
+            &["0.5", "0.1"],
+            &["0", "0.0", "0.6"],
+        ),
+        (json!({ "minimum": 0.3, "maximum": 0.3, "multipleOf": 0.1 }), &["0.3"], &["0.2", "0.31"]),
+        (json!({ "minimum": 0, "maximum": 0.3, "multipleOf": 0.07 }), &["0.07", "0.21"], &["0.3"]),
+        (json!({ "minimum": 0.1, "maximum": 1, "multipleOf": 0.05 }), &["0.15", "1"], &["0.12"]),
+        (
+            json!({ "exclusiveMinimum": 5, "exclusiveMaximum": 7 }),
+            &["6", "5.5"],
+            &["5", "7", "7.0"],
+        ),
+    ] {
+        let mut schema = schema;
+        schema["type"] = json!("number");
+        for text in good {
+            assert!(allows(&schema, text), "{schema} {text}");
+        }
+        for text in bad {
+            assert!(!allows(&schema, text), "{schema} {text}");
+        }
+    }
+    let whole = json!({ "type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 7 });
+    assert!(values(whole).iter().all(|value| *value == 6));
+    let grammar = Format::Grammar(
+        "start: %json { \"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 0.5 }".into(),
+    );
+    assert!(texts(&grammar).iter().all(|text| text.parse::<f64>().unwrap() > 0.0));
+}
+
+#[test]
+fn ordinary_schemas_of_pydantic_and_zod_are_kept() {
+    let mail = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$";
+    let schema = json!({ "type": "object", "additionalProperties": false,
+        "required": ["url", "mail", "names", "tags", "day", "kind"],
+        "properties": {
+            "url": { "format": "uri", "minLength": 1, "maxLength": 2083, "type": "string" },
+            "mail": { "type": "string", "format": "email", "pattern": mail },
+            "names": { "type": "object", "maxProperties": 2, "additionalProperties": { "type": "null" },
+                "propertyNames": { "type": "string" } },
+            "tags": { "type": "array", "items": { "type": "boolean" }, "maxItems": 3, "uniqueItems": true },
+            "day": { "type": "string", "format": "date" },
+            "kind": { "type": "string", "format": "color", "enum": ["red"] },
+        } });
+    let bound = bind(&Format::JsonSchema(schema.clone())).unwrap();
+    let told = |place: &str| Unkept { tool: None, place: place.into() };
+    assert_eq!(
+        bound.unkept(),
+        [told(".properties.tags.uniqueItems"), told(".properties.kind.format")]
+    );
+    for value in values(schema) {
+        let mail = value["mail"].as_str().unwrap();
+        assert!(mail.contains('@') && !mail.starts_with('.') && !mail.contains(".."), "{mail}");
+        assert!(value["url"].as_str().unwrap().contains(':'));
+        assert_eq!(value["day"].as_str().unwrap().len(), 10);
+        assert_eq!(value["kind"], "red");
     }
 }

@@ -26,6 +26,15 @@ impl Types {
         if types == Types::NONE { Types::STRING } else { types }
     }
 
+    /// Types that a part of a schema allows. All of them if it says nothing.
+    pub fn of_part(root: &Value, part: &Value) -> Types {
+        let mut reader = Reader { root, budget: BUDGET, followed: Vec::new() };
+        match reader.types(part) {
+            Types::NONE => Types(u8::MAX),
+            types => types,
+        }
+    }
+
     pub fn has(self, other: Types) -> bool {
         self.0 & other.0 != 0
     }
@@ -49,6 +58,12 @@ impl Types {
             0 => self,
             both => Types(both),
         }
+    }
+
+    /// Their names in JSON schema, without that of strings.
+    pub fn others(self) -> Vec<&'static str> {
+        let names = ["integer", "number", "boolean", "null", "object", "array"];
+        names.into_iter().filter(|name| self.has(Types::named(name))).collect()
     }
 
     fn named(name: &str) -> Types {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lily_files::Files;
-use lily_plan::MappedFile;
+use lily_plan::{GROUP, MappedFile};
 use serde::Serialize;
 
 use super::files::{Stored, WeightFiles};
-use super::layout::{Module, modules};
+use super::layout::{Dtype, Module, modules};
 use super::names::{Place, place};
 use super::resolve::{Resolved, Resolver};
 use crate::config::Config;
@@ -34,6 +34,8 @@ pub enum Layout {
 pub struct Aside {
     /// Number of tensors.
     pub tensors: usize,
+    /// Weights that they hold.
+    pub parameters: u64,
     /// Bytes of their data.
     pub bytes: u64,
 }
@@ -209,9 +211,22 @@ fn sort_tensors(files: &mut WeightFiles, config: &Config) -> Result<Sorted, Chec
         };
         let entry = aside.entry(left).or_default();
         entry.tensors += 1;
+        entry.parameters += parameters(&stored);
         entry.bytes += stored.data.len() as u64;
     }
     Ok((text, aside))
+}
+
+/// Weights of a tensor. Those of a quantised matrix are counted by its scales, one for each group.
+fn parameters(stored: &Stored) -> u64 {
+    let numbers: usize = stored.shape.iter().product();
+    let counted = match stored.name.rsplit('.').next() {
+        Some("scales") => numbers.saturating_mul(GROUP),
+        Some("biases") => 0,
+        _ if stored.dtype == Dtype::U32 => 0,
+        _ => numbers,
+    };
+    counted as u64
 }
 
 /// Norms, convolutions and gates of the recurrence lose the model when they are quantised.

@@ -196,11 +196,17 @@ fn tools_that_cannot_be_kept_are_refused_by_name() {
             "function": { "name": "bad", "strict": strict, "parameters": parameters } });
         ask(json!({ "tools": [good, bad], "tool_choice": "required", "max_tokens": 1 }))
     };
-    let unknown = json!({ "properties": { "a": { "type": "array", "uniqueItems": true } } });
+    let unknown = json!({ "properties": { "a": { "type": "array", "contains": {} } } });
+    let wrong = json!({ "properties": { "a": { "type": "array", "items": { "minLength": -1 } } } });
     for (body, param) in [
         (with(unknown.clone(), true), Some("tools[1].function.parameters.properties.a")),
+        (
+            with(wrong.clone(), true),
+            Some("tools[1].function.parameters.properties.a.items.minLength"),
+        ),
         // What is not strict is kept as far as it can be.
         (with(unknown, false), None),
+        (with(wrong, false), None),
         (
             with(json!({ "properties": { "a\nb": {} }, "required": ["a\nb"] }), false),
             Some("tools[1].function.parameters.properties.a\nb"),
@@ -238,7 +244,7 @@ fn what_a_forced_call_does_not_keep_is_listed() {
         assert_eq!(reply.status, 200, "{}", reply.body);
         let place = "tools[1].function.parameters";
         let listed = format!(
-            "user, {place}.not, {place}.properties.when.format, {place}.properties.tags.uniqueItems"
+            "user, {place}.properties.when.format, {place}.properties.tags.uniqueItems, {place}.not"
         );
         assert_eq!(reply.header("x-lily-ignored"), Some(listed.as_str()));
     }

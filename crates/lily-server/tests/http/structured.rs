@@ -341,6 +341,19 @@ fn formats_that_cannot_be_kept_are_refused_and_the_place_is_named() {
 }
 
 #[test]
+fn notes_of_a_schema_that_are_not_kept_are_listed() {
+    let server = serve(Settings::default());
+    let schema = json!({ "type": "object", "properties": {
+        "tags": { "type": "array", "uniqueItems": true }, "c": { "type": "string", "format": "color" },
+        "day": { "type": "string", "format": "date" } } });
+    let place = "response_format.json_schema.schema.properties";
+    let reply = server.post(CHAT, &ask(joined(&with_schema(&schema), json!({ "max_tokens": 1 }))));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let listed = format!("{place}.tags.uniqueItems, {place}.c.format");
+    assert_eq!(reply.header("x-lily-ignored"), Some(listed.as_str()));
+}
+
+#[test]
 fn r84_nested_and_recursive_schemas_are_kept_or_refused() {
     let server = serve(Settings::default());
     let mut deep = json!({ "const": 0 });

@@ -1,12 +1,14 @@
 //! Arguments of the commands that answer, and of completions and manual pages.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use clap_complete::Shell;
+use lily_model::asked;
 use lily_model::sampling::Sampling;
 
 use super::{ModelArgs, context, max_tokens};
@@ -140,23 +142,23 @@ impl AnswerArgs {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Randomness; 0 takes the most likely token.
-    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = checked(|s, value| s.temperature = value))]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = number(asked::TEMPERATURE))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all.
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
     /// Keep the smallest set of tokens with this probability.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = checked(|s, value| s.top_p = value))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number(asked::TOP_P))]
     pub top_p: Option<f32>,
     /// Keep tokens with at least this share of the largest probability.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = checked(|s, value| s.min_p = value))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = number(asked::MIN_P))]
     pub min_p: Option<f32>,
     /// Subtracted from the logits of tokens generated before.
     #[arg(
         long,
         value_name = "X",
         allow_negative_numbers = true,
-        value_parser = checked(|s, value| s.presence_penalty = value)
+        value_parser = number(asked::PENALTY)
     )]
     pub presence_penalty: Option<f32>,
     /// Subtracted from the logits for each time a token was generated before.
@@ -164,14 +166,14 @@ pub struct SamplingArgs {
         long,
         value_name = "X",
         allow_negative_numbers = true,
-        value_parser = checked(|s, value| s.frequency_penalty = value)
+        value_parser = number(asked::PENALTY)
     )]
     pub frequency_penalty: Option<f32>,
     /// Divides the logits of tokens seen before.
     #[arg(
         long,
         value_name = "X",
-        value_parser = checked(|s, value| s.repetition_penalty = value)
+        value_parser = number(asked::REPETITION_PENALTY)
     )]
     pub repetition_penalty: Option<f32>,
     /// Key of the random numbers: the same seed gives the same tokens.
@@ -188,7 +190,7 @@ impl SamplingArgs {
         Sampling {
             temperature: self.temperature.unwrap_or(base.temperature),
             top_k: self.top_k.unwrap_or(base.top_k),
-            top_p: self.top_p.unwrap_or(base.top_p),
+            top_p: self.top_p.map_or(base.top_p, asked::top_p),
             min_p: self.min_p.unwrap_or(base.min_p),
             presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
@@ -246,24 +248,21 @@ pub struct ManArgs {
     pub out: Option<PathBuf>,
 }
 
-/// A number that the sampler itself has checked.
-fn checked(
-    set: fn(&mut Sampling, f32),
+/// A number in a range.
+fn number(
+    range: RangeInclusive<f64>,
 ) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let value = text.parse().map_err(|_| "expected a number".to_owned())?;
-        let mut sampling = Sampling::greedy();
-        set(&mut sampling, value);
-        sampling.validate().map_err(|e| e.to_string())?;
-        Ok(value)
+        let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+        let need =
+            || format!("it is {value}, need a number from {} to {}", range.start(), range.end());
+        range.contains(&value).then_some(value as f32).ok_or_else(need)
     }
 }
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let (id, value) = text.split_once('=').ok_or("expected ID=VALUE, such as 42=-5")?;
     let id = id.trim().parse().map_err(|e| format!("`{id}` is no token id: {e}"))?;
-    let value = value.trim().parse().map_err(|e| format!("`{value}` is no number: {e}"))?;
-    let sampling = Sampling { logit_bias: [(id, value)].into(), ..Sampling::greedy() };
-    sampling.validate().map_err(|e| e.to_string())?;
+    let value = number(asked::LOGIT_BIAS)(value.trim())?;
     Ok((id, value))
 }

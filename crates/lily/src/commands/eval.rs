@@ -35,19 +35,52 @@ fn text(e: &Evaluation) -> String {
         "positions             {}\n\
          same top token        {:.2} %\n  \
            where it is clear   {:.2} % of {} (margin above 0.5)\n\
-         largest difference    {:.3e}\n\
-         relative rms          {:.3e}\n\
-         KL divergence         {:.3e} nats\n\
+         largest difference    {}\n\
+         relative rms          {}\n\
+         KL divergence         {} nats\n\
          perplexity            {:.4} (reference {:.4})\n\
          {greedy}",
         e.positions,
         100.0 * e.top1,
         100.0 * e.clear_top1,
         e.clear_positions,
-        e.max_abs,
-        e.rms,
-        e.kl,
+        plain(e.max_abs),
+        plain(e.rms),
+        plain(e.kl),
         e.perplexity,
         e.reference_perplexity,
     )
+}
+
+/// A number with four digits that count, and at most nine behind the point.
+fn plain(value: f64) -> String {
+    const MOST_PLACES: i32 = 9;
+    let leading = value.abs().log10().floor();
+    if !leading.is_finite() {
+        return value.to_string();
+    }
+    let places = (3.0 - leading).clamp(0.0, f64::from(MOST_PLACES)) as usize;
+    format!("{value:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_printed_without_exponents() {
+        for (value, text) in [
+            (3.718_04, "3.718"),
+            (0.012_345_6, "0.01235"),
+            (25.812, "25.81"),
+            (123_456.7, "123457"),
+            (6.0e-11, "0.000000000"),
+            (2.5e-7, "0.000000250"),
+            (0.0, "0"),
+            (f64::INFINITY, "inf"),
+            (f64::NAN, "NaN"),
+        ] {
+            assert_eq!(plain(value), text);
+        }
+    }
 }

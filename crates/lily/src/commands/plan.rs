@@ -60,7 +60,7 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
     } else if let Some(prediction) = predicted {
         print(prediction.text())?;
     } else {
-        let mut text = table.text();
+        let mut text = table.summary();
         if let Some(Family::Nvidia { capability }) = target.map(|target| target.family) {
             let (major, minor) = (capability / 10, capability % 10);
             text += &format!("the functions are those of compute capability {major}.{minor}\n");
@@ -70,7 +70,7 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode> {
             let time = bytes / bandwidth / 1e6;
             text += &format!("at {bandwidth} GB/s the bytes take at least {time:.3} ms\n");
         }
-        print(text)?;
+        print(text + "\n" + &table.rows())?;
     }
     Ok(ExitCode::SUCCESS)
 }

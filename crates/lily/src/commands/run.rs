@@ -96,12 +96,16 @@ fn bound(format: &Format, tokenizer: &Tokenizer, stop_ids: &[u32]) -> Result<Opt
         calls: CallRule::Auto,
         parallel: false,
     };
-    Formats::new(tokenizer, stop_ids)?.bind(&rules).map_err(|error| match &error {
+    let bound = Formats::new(tokenizer, stop_ids)?.bind(&rules).map_err(|error| match &error {
         FormatError::Refused { place, .. } if !place.is_empty() => {
             anyhow!("the schema cannot be kept at {place}: {error}")
         }
         error => anyhow!("the schema cannot be kept: {error}"),
-    })
+    })?;
+    for unkept in bound.iter().flat_map(Bound::unkept) {
+        note(format_args!("lily: {} of the schema is not kept", unkept.place));
+    }
+    Ok(bound)
 }
 
 /// Positions for a prompt and its answer, unless the command line says how many.

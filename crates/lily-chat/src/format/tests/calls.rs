@@ -200,14 +200,12 @@ fn r63_a_tool_of_many_optional_fields_is_bound() {
 
 #[test]
 fn tools_that_cannot_be_called_are_named() {
-    let bad = json!({ "properties": { "a": { "type": "object", "required": 1 } } });
     for (tool, place) in [
         (ToolSpec::new("x".repeat(200), Value::Null), ""),
         (
             ToolSpec::new("t", json!({ "properties": { "a>b": {} }, "required": ["a>b"] })),
             ".properties.a>b",
         ),
-        (ToolSpec::new("t", bad), ".properties.a"),
         (
             ToolSpec::new(
                 "t",
@@ -226,9 +224,18 @@ fn tools_that_cannot_be_called_are_named() {
         (
             ToolSpec::new(
                 "t",
-                json!({ "properties": { "a": { "type": "integer", "multipleOf": 999_983 } } }),
+                json!({ "properties": { "a": { "type": "integer", "minimum": 2, "maximum": 1 } },
+                    "required": ["a"] }),
             ),
             ".properties.a",
+        ),
+        (
+            ToolSpec::new(
+                "t",
+                json!({ "allOf": [{ "properties": { "a": {} } }], "additionalProperties": false,
+                    "required": ["a"] }),
+            ),
+            ".allOf[0].properties.a",
         ),
     ] {
         let tools = [ToolSpec::new("fine", Value::Null), tool];
@@ -342,11 +349,10 @@ fn a_malformed_property_of_a_strict_tool_is_named() {
                 other => panic!("{place}: {other:?}"),
             }
         }
-        // Of another tool it is listed, as far as a call can be made at all.
-        if let Ok(Some(bound)) = formats.bind(&rules(&tools, true)) {
-            let unkept: Vec<&str> = bound.unkept().iter().map(|one| one.place.as_str()).collect();
-            assert_eq!(unkept, [place]);
-        }
+        // Of another tool it is listed.
+        let bound = formats.bind(&rules(&tools, true)).unwrap().unwrap();
+        let unkept: Vec<&str> = bound.unkept().iter().map(|one| one.place.as_str()).collect();
+        assert_eq!(unkept, [place]);
     }
 }
 
@@ -455,8 +461,7 @@ fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
         ),
         (root(json!({ "$ref": "#/$defs/none" })), ".$ref"),
         (json!({ "type": "object", "minProperties": 1 }), ".minProperties"),
-        (of(json!({ "type": "string", "format": "iri" })), ".properties.a.format"),
-        (of(json!({ "type": "string", "pattern": "(?=x)y" })), ".properties.a.pattern"),
+        (of(json!({ "type": "string", "pattern": "x(?=y)" })), ".properties.a.pattern"),
         (of(json!({ "type": "string", "pattern": "x\\" })), ".properties.a.pattern"),
         (of(json!({ "type": "string", "not": { "const": "x" } })), ".properties.a.not"),
         (
@@ -464,14 +469,17 @@ fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
             ".properties.a.anyOf",
         ),
         (of(json!({ "type": ["string", "integer"], "minimum": 3 })), ".properties.a.minimum"),
-        (of(json!({ "type": ["string", "integer"], "maxLength": 3 })), ".properties.a.maxLength"),
         (of(json!({ "enum": ["x", "y"], "not": { "const": "x" } })), ".properties.a.not"),
         (
             of(json!({ "enum": (0..2000).map(|n| n.to_string()).collect::<Vec<_>>() })),
             ".properties.a.enum",
         ),
         (of(json!({ "$ref": "#/x/y" })), ".properties.a.$ref"),
-        (of(json!({ "type": "array", "uniqueItems": true })), ".properties.a.uniqueItems"),
+        (of(json!({ "type": "array", "contains": {} })), ".properties.a.contains"),
+        (
+            of(json!({ "type": "string", "oneOf": [{ "type": "string" }, { "title": "x" }] })),
+            ".properties.a.oneOf",
+        ),
         (
             of(json!({ "type": "array", "items": { "type": "object", "not": {} } })),
             ".properties.a.items.not",
@@ -489,6 +497,20 @@ fn what_a_call_does_not_keep_is_listed_and_refused_for_a_strict_tool() {
             other => panic!("{place}: {other:?}"),
         }
     }
+    // Notes are listed too, but nothing is refused for them.
+    for (schema, place) in [
+        (of(json!({ "type": "string", "format": "iri" })), ".properties.a.format"),
+        (of(json!({ "type": "array", "uniqueItems": true })), ".properties.a.uniqueItems"),
+    ] {
+        let tools = [ToolSpec::new("t", schema)];
+        for (strict, calls) in
+            [(false, CallRule::Required), (true, CallRule::Required), (true, CallRule::Auto)]
+        {
+            let bound = formats.bind(&Rules { strict: &[strict], calls, ..rules(&tools, true) });
+            let unkept = Unkept { tool: Some(0), place: place.into() };
+            assert_eq!(bound.unwrap().unwrap().unkept(), [unkept]);
+        }
+    }
     // What says nothing about a text, or is kept, is not listed.
     let quiet = json!({ "type": "object", "title": "x", "additionalProperties": true, "minProperties": 1,
         "required": ["a"], "properties": { "a": { "type": "string", "minimum": 3, "description": "d",
@@ -504,4 +526,170 @@ fn a_part_that_is_not_kept_is_named_where_it_is_referred_to() {
     let tools = [ToolSpec::new("t", schema)];
     let bound = formats().bind(&rules(&tools, true)).unwrap().unwrap();
     assert_eq!(bound.unkept()[0].place, ".properties.a.items");
+}
+
+#[test]
+fn what_cannot_be_kept_inside_a_value_is_listed_and_the_rest_is_kept() {
+    let (tokenizer, formats) = (tokenizer(), formats());
+    let object = |schema: Value| {
+        json!({ "type": "object", "additionalProperties": false,
+        "required": ["x", "y"], "properties": { "x": schema, "y": { "const": 7 } } })
+    };
+    for (schema, place) in [
+        (json!({ "type": "object", "required": 1 }), ".required"),
+        (json!({ "type": "integer", "multipleOf": 999_983 }), ""),
+        (json!({ "type": "integer", "minimum": 2, "maximum": 1 }), ""),
+        (json!({ "type": "string", "pattern": "(" }), ""),
+        (json!({ "type": "string", "pattern": "a(?=b)" }), ".pattern"),
+        (json!({ "$ref": "#/$defs/none" }), ""),
+        (json!({ "not": {} }), ".not"),
+    ] {
+        let tool = json!({ "properties": { "a": object(schema) }, "required": ["a"] });
+        let tools = [ToolSpec::new("t", tool)];
+        let bound = formats.bind(&rules(&tools, false));
+        let bound = bound.unwrap_or_else(|error| panic!("{place}: {error}")).unwrap();
+        let places: Vec<&str> = bound.unkept().iter().map(|one| one.place.as_str()).collect();
+        assert_eq!(places, [format!(".properties.a.properties.x{place}")]);
+        let text = written(&mut bound.clone(), 3, &tokenizer);
+        let arguments: Value =
+            serde_json::from_str(&parsed(&text, &tools).tool_calls[0].arguments).unwrap();
+        assert_eq!(arguments["a"]["y"], 7, "{text}");
+        assert!(formats.bind(&Rules { strict: &[true], ..rules(&tools, true) }).is_err());
+    }
+}
+
+#[test]
+fn endless_parts_of_a_value_are_never_begun() {
+    let tokenizer = tokenizer();
+    let endless = json!({ "type": "object", "minProperties": 1,
+        "additionalProperties": { "$ref": "#/$defs/e" } });
+    let tool = json!({ "required": ["a"], "$defs": { "e": endless }, "properties": {
+        "a": { "type": "array", "minItems": 1, "items": { "type": "object",
+            "properties": { "no": { "$ref": "#/$defs/e" }, "yes": { "const": 1 } },
+            "additionalProperties": false } },
+        "b": { "$ref": "#/$defs/e" } } });
+    let tools = [ToolSpec::new("t", tool)];
+    let bound = formats().bind(&rules(&tools, false)).unwrap().unwrap();
+    for seed in 1..8 {
+        let text = written(&mut bound.clone(), seed, &tokenizer);
+        assert!(!text.contains("no") && !text.contains("=b>"), "{text}");
+    }
+}
+
+#[test]
+fn long_texts_with_bounds_formats_and_patterns_are_written_to_their_end() {
+    let (tokenizer, formats) = (tokenizer(), formats());
+    let long = |begin: &str, length: usize| begin.to_owned() + &"a".repeat(length - begin.len());
+    for (schema, text) in [
+        (json!({ "minLength": 1, "maxLength": 1000 }), long("<tool é", 1000)),
+        (json!({ "minLength": 500, "maxLength": 4000 }), long("x\n\n", 501)),
+        (json!({ "format": "uri", "minLength": 1, "maxLength": 2083 }), long("https://a.b/", 2083)),
+        (json!({ "pattern": "[a-z]+", "maxLength": 1000 }), long("1", 1000)),
+        (json!({ "pattern": "^\\S(.*\\S)?$", "maxLength": 2000 }), long("1 ", 2000)),
+    ] {
+        let mut schema = schema;
+        schema["type"] = json!("string");
+        let tool = json!({ "properties": { "a": schema }, "required": ["a"] });
+        let tools = [ToolSpec::new("t", tool)];
+        let bound = formats.bind(&Rules { strict: &[true], ..rules(&tools, false) });
+        let mut bound = bound.unwrap_or_else(|error| panic!("{tools:?}: {error}")).unwrap();
+        let call = format!(
+            "<tool_call>\n<function=t>\n<parameter=a>\n{text}\n</parameter>\n</function>\n</tool_call>"
+        );
+        feed(&mut bound, &call, &tokenizer);
+        assert!(allowed(&mut bound).contains(&tokenizer.end_tokens()[0]));
+    }
+}
+
+#[test]
+fn texts_keep_their_bounds_beside_values_of_other_types() {
+    let (tokenizer, formats) = (tokenizer(), formats());
+    let date = json!({ "type": "string", "format": "date" });
+    let decimal = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$";
+    for schema in [
+        json!({ "type": ["string", "number"], "maxLength": 10, "minLength": 10 }),
+        json!({ "anyOf": [date, { "type": "integer" }, { "type": "boolean" }] }),
+        json!({ "oneOf": [{ "type": "number" }, date] }),
+        json!({ "anyOf": [{ "type": "number" }, { "type": "string", "pattern": decimal }] }),
+        json!({ "anyOf": [{ "type": "array" }, date] }),
+    ] {
+        let mut kinds = std::collections::HashSet::new();
+        for seed in 1..30 {
+            let value = argument(&schema, seed, &tokenizer, &formats);
+            let fits = match value.as_str() {
+                // A number is read as one, unless it is written in a way of its own.
+                Some(text) if schema.to_string().contains("pattern") => text.parse::<f64>().is_ok(),
+                Some(text) => text.chars().count() == 10,
+                None => value.is_number() || value.is_boolean() || value.is_array(),
+            };
+            assert!(fits, "{schema}: {value}");
+            kinds.insert(crate::json::kind(&value));
+        }
+        assert!(kinds.len() > 1 || !schema.to_string().contains("date"), "{schema}: {kinds:?}");
+    }
+}
+
+#[test]
+fn a_text_whose_bounds_are_too_much_work_is_free_or_refused_by_its_place() {
+    let formats = formats();
+    let text =
+        json!({ "type": "string", "minLength": 9_000, "pattern": "^(?=.*a)(?=.*b)(?=.*c)(?=.*d)" });
+    let tool = json!({ "properties": { "a": { "type": "string", "format": "date" }, "b": text } });
+    let tools = [ToolSpec::new("t", tool)];
+    let bound = formats.bind(&rules(&tools, true)).unwrap().unwrap();
+    assert_eq!(bound.unkept(), [Unkept { tool: Some(0), place: ".properties.b".into() }]);
+    match formats.bind(&Rules { strict: &[true], ..rules(&tools, true) }) {
+        Err(FormatError::Tool { tool: 0, place, reason }) => {
+            assert_eq!((place.as_str(), reason.as_str()), (".properties.b", TOO_COMPLEX));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_value_that_two_members_of_one_of_allow_is_not_written() {
+    let (tokenizer, formats) = (tokenizer(), formats());
+    let lists = json!({ "oneOf": [{ "enum": ["a", "b"] }, { "enum": ["b", "c", "c"] }] });
+    let date = json!({ "oneOf": [{ "type": "string", "format": "date" }, { "type": "null" }] });
+    for seed in 1..10 {
+        let value = argument(&lists, seed, &tokenizer, &formats);
+        assert!(value == "a" || value == "c", "{value}");
+        let value = argument(&date, seed, &tokenizer, &formats);
+        assert!(value.is_null() || value.as_str().is_some_and(|text| text.len() == 10), "{value}");
+    }
+}
+
+#[test]
+fn names_that_a_closed_part_does_not_have_are_left_out() {
+    let member = json!({ "properties": { "a": {}, "b": {} }, "additionalProperties": false });
+    for (schema, names) in [
+        (json!({ "allOf": [member], "properties": { "c": {} } }), &["a", "b"][..]),
+        (
+            json!({ "allOf": [member], "properties": { "b": {} }, "additionalProperties": false }),
+            &["b"],
+        ),
+        (json!({ "allOf": [member], "additionalProperties": false }), &[]),
+        (
+            json!({ "$ref": "#/$defs/m", "additionalProperties": false, "properties": { "a": {} },
+                "$defs": { "m": member } }),
+            &["a"],
+        ),
+        (json!({ "allOf": [member], "unevaluatedProperties": false }), &["a", "b"]),
+    ] {
+        let tools = [ToolSpec::new("t", schema)];
+        let bound =
+            formats().bind(&Rules { strict: &[true], ..rules(&tools, false) }).unwrap().unwrap();
+        for name in ["a", "b", "c"] {
+            let mut call = bound.clone();
+            feed(&mut call, "<tool_call>\n<function=t>\n<", &tokenizer());
+            let is_there = match allowed(&mut call).contains(&u32::from(b'p')) {
+                false => false,
+                true => {
+                    feed(&mut call, "parameter=", &tokenizer());
+                    allowed(&mut call).contains(&u32::from(name.as_bytes()[0]))
+                }
+            };
+            assert_eq!(is_there, names.contains(&name), "{tools:?} {name}");
+        }
+    }
 }
