@@ -13,9 +13,11 @@ pub(super) fn tiles(l: &CpuLaunch<'_>) -> usize {
 
 pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let a: Args = l.args();
-    projection(&a).run(l, tile, scratch, |out, row, value| {
-        let (binding, at) = a.place(out, row);
-        // SAFETY: this (matrix row, input row) pair belongs to this tile alone.
-        unsafe { l.f32(binding).write(at..at + 1)[0] = value };
+    projection(&a).run(l, tile, scratch, |first, row, results| {
+        for (out, &value) in (first..).zip(results) {
+            let (binding, at) = a.place(out, row);
+            // SAFETY: this (matrix row, input row) pair belongs to this tile alone.
+            unsafe { l.f32(binding).write(at..at + 1)[0] = value };
+        }
     });
 }

@@ -5,6 +5,12 @@
 use super::Simd;
 use super::simd::{Isa, Kernel};
 
+/// Least bytes of rows that go from one place to another for which the processor's caches are passed by:
+/// the states of all layers are more than caches hold.
+const FAR_BYTES: usize = 32 << 10;
+/// Elements from the rows that are read to those that are asked for: two blocks of rows.
+const FAR_AHEAD: usize = 1024;
+
 /// What one token does to every row of a head's state.
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaToken<'a> {
@@ -66,30 +72,50 @@ impl Kernel for Rows<'_> {
 
     #[inline(always)]
     fn run<S: Isa>(mut self, s: S) {
-        /// Rows that share the loads of `k` and `q`: two sums each stay in registers.
-        const TOGETHER: usize = 4;
-        let mut row = 0;
-        // SAFETY: the rows are inside `from` and `to`.
-        unsafe {
-            while row + TOGETHER <= self.v.len() {
-                self.rows::<S, TOGETHER>(s, row);
-                row += TOGETHER;
-            }
-            while row < self.v.len() {
-                self.rows::<S, 1>(s, row);
-                row += 1;
-            }
+        if self.are_far::<S>() {
+            self.all::<S, true>(s);
+            s.end_streams();
+        } else {
+            self.all::<S, false>(s);
         }
     }
 }
 
 impl Rows<'_> {
+    /// Whether the old rows come from memory and the new ones go there, as whole aligned vectors.
+    #[inline(always)]
+    fn are_far<S: Isa>(&self) -> bool {
+        let k_dim = self.token.k.len();
+        self.from != self.to.cast_const()
+            && size_of_val(self.token.k) * self.v.len() >= FAR_BYTES
+            && k_dim.is_multiple_of(S::LANES)
+            && (self.to as usize).is_multiple_of(size_of::<f32>() * S::LANES)
+    }
+
+    #[inline(always)]
+    fn all<S: Isa, const FAR: bool>(&mut self, s: S) {
+        /// Rows that share the loads of `k` and `q`: two sums each stay in registers.
+        const TOGETHER: usize = 4;
+        let mut row = 0;
+        // SAFETY: the rows are inside `from` and `to`; far ones are aligned vectors.
+        unsafe {
+            while row + TOGETHER <= self.v.len() {
+                self.rows::<S, TOGETHER, FAR>(s, row);
+                row += TOGETHER;
+            }
+            while row < self.v.len() {
+                self.rows::<S, 1, FAR>(s, row);
+                row += 1;
+            }
+        }
+    }
+
     /// `N` rows from `row` on.
     ///
     /// # Safety
-    /// They are there.
+    /// They are there, and if `FAR`, each new one is a number of aligned vectors.
     #[inline(always)]
-    unsafe fn rows<S: Isa, const N: usize>(&mut self, s: S, row: usize) {
+    unsafe fn rows<S: Isa, const N: usize, const FAR: bool>(&mut self, s: S, row: usize) {
         let DeltaToken { q, k, qk, alpha, beta } = *self.token;
         let k_dim = k.len();
         let whole = k_dim / S::LANES * S::LANES;
@@ -102,7 +128,11 @@ impl Rows<'_> {
             while i < whole {
                 let (k, q) = (s.load(k.as_ptr().add(i)), s.load(q.as_ptr().add(i)));
                 for n in 0..N {
-                    let state = s.load(from.add(n * k_dim + i));
+                    let at = from.add(n * k_dim + i);
+                    if FAR {
+                        s.prefetch(at.wrapping_add(FAR_AHEAD).cast());
+                    }
+                    let state = s.load(at);
                     sums_k[n] = s.mul_add(state, k, sums_k[n]);
                     sums_q[n] = s.mul_add(state, q, sums_q[n]);
                 }
@@ -124,7 +154,11 @@ impl Rows<'_> {
                 let k = s.load(k.as_ptr().add(i));
                 for (n, &r) in r.iter().enumerate() {
                     let state = s.mul(s.splat(alpha), s.load(from.add(n * k_dim + i)));
-                    s.store(to.add(n * k_dim + i), s.mul_add(s.splat(r), k, state));
+                    let (to, state) = (to.add(n * k_dim + i), s.mul_add(s.splat(r), k, state));
+                    match FAR {
+                        true => s.stream(to, state),
+                        false => s.store(to, state),
+                    }
                 }
                 i += S::LANES;
             }

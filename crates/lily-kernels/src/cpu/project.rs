@@ -1,6 +1,6 @@
 //! The input projections' common body: the whole merged matrix times the normalised inputs.
 
-use super::{CpuLaunch, ProductTiles, Scratch, multiply};
+use super::{Block, CpuLaunch, ProductTiles, Scratch, multiply};
 use crate::norm::NormArgs;
 use crate::shape::StepArgs;
 
@@ -30,18 +30,20 @@ impl Projection {
         ProductTiles { live, rows: l.matrix(self.weight).rows(), tile_rows: TILE_ROWS }
     }
 
-    /// Computes one tile and hands every result to `store(matrix row, input row, value)`.
+    /// Computes one tile and hands the results of each input to `store(first matrix row, input row,
+    /// results)`.
     pub fn run(
         &self,
         l: &CpuLaunch<'_>,
         tile: usize,
         scratch: &mut Scratch,
-        mut store: impl FnMut(usize, usize, f32),
+        mut store: impl FnMut(usize, usize, &[f32]),
     ) {
         let (tokens, rows) = self.tiles(l).nth(tile);
         let Scratch { inputs, floats, .. } = scratch;
         let (matrix, n) = (l.matrix(self.weight), tokens.len());
-        if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
+        let block = Block::from((0, rows.clone()));
+        if inputs.begin(l, l.numerics, (matrix, &block), (tokens.nth(0), n)) {
             for row in tokens.iter() {
                 // SAFETY: no launch that reads `xn` or `x_ss` writes them.
                 let (x, scale) =
@@ -49,9 +51,9 @@ impl Projection {
                 inputs.push(x, scale);
             }
         }
-        let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
+        let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
         for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
-            rows.clone().zip(results).for_each(|(row, &value)| store(row, token, value));
+            store(rows.start, token, results);
         }
     }
 }

@@ -16,19 +16,25 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (channels, v_width) = (a.conv_channels as usize, a.v_width as usize);
     let (ring, gates) = (a.conv_slots as usize, 2 * a.v_heads as usize);
     let control = l.control(bind::CONTROL);
-    projection(&a).run(l, tile, scratch, |out, row, value| {
-        let qkv_row = || match a.step.is_prefill() {
+    projection(&a).run(l, tile, scratch, |first, row, results| {
+        let qkv_row = match a.step.is_prefill() {
             true => row,
             false => row * ring + a.step.position_of(control, row) % ring,
         };
-        let (buffer, at) = if out < channels {
-            (bind::QKV, qkv_row() * channels + out)
-        } else if out < channels + v_width {
-            (bind::Z, row * v_width + out - channels)
-        } else {
-            (bind::BA, row * gates + out - channels - v_width)
-        };
-        // SAFETY: this (matrix row, input row) pair belongs to this tile alone.
-        unsafe { l.f32(buffer).write(at..at + 1)[0] = value };
+        // The matrix rows are those of three buffers, one after the other.
+        let mut begin = 0;
+        for (buffer, row, width) in
+            [(bind::QKV, qkv_row, channels), (bind::Z, row, v_width), (bind::BA, row, gates)]
+        {
+            let end = begin + width;
+            let out = first.clamp(begin, end)..(first + results.len()).clamp(begin, end);
+            if !out.is_empty() {
+                let at = row * width + out.start - begin;
+                // SAFETY: these (matrix row, input row) pairs belong to this tile alone.
+                unsafe { l.f32(buffer).write(at..at + out.len()) }
+                    .copy_from_slice(&results[out.start - first..out.end - first]);
+            }
+            begin = end;
+        }
     });
 }

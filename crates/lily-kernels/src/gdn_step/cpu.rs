@@ -28,14 +28,14 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (k, rest) = rest.split_at_mut(k_dim);
     let (v, rest) = rest.split_at_mut(v_dim);
     let (o, gate) = rest.split_at_mut(v_dim);
-    let key_head = d.key_head(h);
-    for (part, channels, out) in [
-        (Part::Query, d.q_channels(key_head), &mut *q),
-        (Part::Key, d.k_channels(key_head), &mut *k),
-        (Part::Value, d.v_channels(h), &mut *v),
-    ] {
+    let outs = [(Part::Query, &mut *q), (Part::Key, &mut *k), (Part::Value, &mut *v)];
+    for (channels, (part, out)) in channels(&d, h).into_iter().zip(outs) {
         convolve_in_ring(l, &d, (row, position), channels, out, more);
         finish(l.simd, &d, part, out);
+    }
+    if h + 1 < heads {
+        // The next tile, while this one goes through its state.
+        ask_for_channels(l, &d, (row, position), h + 1);
     }
     // SAFETY: the launch only reads `ba`, the gate weights, `norm` and `z`.
     let (ba, a_log, dt_bias, norm, z) = unsafe {
@@ -68,6 +68,27 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     }
     for (ss, o) in o_ss.iter_mut().zip(o.chunks(O_SS_ROWS)) {
         *ss = o.iter().map(|o| o * o).sum();
+    }
+}
+
+/// Channels of a value head's query, key and value.
+fn channels(d: &GdnArgs, h: usize) -> [Range<usize>; 3] {
+    let key_head = d.key_head(h);
+    [d.q_channels(key_head), d.k_channels(key_head), d.v_channels(h)]
+}
+
+/// Asks for all that the convolution of a head reads: pieces too short for the processor to see that
+/// they go on.
+fn ask_for_channels(l: &CpuLaunch<'_>, d: &GdnArgs, (row, position): (usize, usize), h: usize) {
+    let (taps, ring, width) = (l.f32(bind::CONV1D), l.f32(bind::CONV), d.conv_width as usize);
+    for channels in channels(d, h) {
+        // SAFETY: the launch only reads the taps and the ring's columns.
+        l.simd.ask(unsafe { taps.read(width * channels.start..width * channels.end) });
+        for position in d.window(position).flatten() {
+            let first = d.column(row, position);
+            // SAFETY: as above.
+            l.simd.ask(unsafe { ring.read(first + channels.start..first + channels.end) });
+        }
     }
 }
 

@@ -71,17 +71,31 @@ impl Args {
     /// Best logit and id of the group that starts at `first`.
     fn candidate(&self, first: usize, logits: &[f32]) -> (f32, i32) {
         let usable = (self.vocab_used as usize).saturating_sub(first).min(logits.len());
-        let mut best = (f32::NEG_INFINITY, first);
-        for (i, &logit) in logits[..usable].iter().enumerate() {
-            if logit.is_nan() {
-                return (logit, (first + i) as i32);
-            }
-            if logit > best.0 {
-                best = (logit, first + i);
-            }
+        let logits = &logits[..usable];
+        let is_best: &dyn Fn(&f32) -> bool = match largest(logits) {
+            None => &|logit| logit.is_nan(),
+            Some(largest) => &move |&logit| logit == largest,
+        };
+        match logits.iter().position(is_best) {
+            Some(i) => (logits[i], (first + i) as i32),
+            None => (f32::NEG_INFINITY, first as i32),
         }
-        (best.0, best.1 as i32)
     }
+}
+
+/// The largest logit; `None` if one is not a number. Several are compared side by side.
+fn largest(logits: &[f32]) -> Option<f32> {
+    const LANES: usize = 8;
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    let (mut most, mut is_nan) = ([f32::NEG_INFINITY; LANES], [false; LANES]);
+    for block in blocks {
+        for i in 0..LANES {
+            most[i] = if block[i] > most[i] { block[i] } else { most[i] };
+            is_nan[i] |= block[i].is_nan();
+        }
+    }
+    let is_nan = is_nan.contains(&true) || rest.iter().any(|logit| logit.is_nan());
+    (!is_nan).then(|| most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max))
 }
 
 /// Indices of the bindings.

@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
-use lily_plan::WeightMatrix;
+use lily_plan::{GROUP, WeightMatrix};
 
 use super::packed::Rows;
-use crate::cpu::simd::{Isa, ROWS};
+use crate::cpu::Simd;
+use crate::cpu::simd::{Isa, Kernel, ROWS};
 
 /// Bytes that memory is read by.
 const LINE: usize = 64;
@@ -39,6 +40,44 @@ impl From<(usize, Range<usize>)> for Block {
     }
 }
 
+/// Asks for the first rows of a block, ahead of which nobody has asked for anything.
+pub(super) fn ask(simd: Simd, matrix: &WeightMatrix, block: &Block) {
+    let mut rows = Rows::nowhere(matrix.k());
+    rows.find(matrix, block.expert, block.rows.clone());
+    let Some(format) = rows.format() else { return };
+    let most = DISTANCE / (ROWS * format.code_bytes(matrix.k())).max(1);
+    simd.run(First {
+        sixteens: most.clamp(1, (rows.len() / ROWS).max(1)),
+        groups: matrix.k() / GROUP,
+        group_bytes: format.code_bytes(GROUP),
+        rows: &rows,
+    });
+}
+
+/// The first sixteens of some rows.
+struct First<'a> {
+    rows: &'a Rows<'a>,
+    sixteens: usize,
+    groups: usize,
+    group_bytes: usize,
+}
+
+impl Kernel for First<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        let (codes, factors) = self.rows.step();
+        let (row_bytes, factor_bytes) = (self.groups * self.group_bytes, 2 * self.groups);
+        for nth in 0..self.sixteens {
+            let mut these = Ahead::new(self.rows, (nth * codes, nth * factors));
+            for _ in 0..self.groups {
+                these.prefetch(s, (ROWS * self.group_bytes, row_bytes), factor_bytes);
+            }
+        }
+    }
+}
+
 /// The rows ahead of each sixteen rows of a block.
 pub(super) struct Course<'a> {
     /// Sixteens from those that are multiplied to those ahead.
@@ -47,8 +86,6 @@ pub(super) struct Course<'a> {
     count: usize,
     /// The first that follow the block.
     then: Rows<'a>,
-    /// From one sixteen to the next.
-    step: (usize, usize),
 }
 
 impl<'a> Course<'a> {
@@ -66,25 +103,23 @@ impl<'a> Course<'a> {
             distance: (DISTANCE / (ROWS * matrix.k() / 2).max(1)).clamp(1, most.max(1)),
             count,
             then,
-            step: (0, 0),
         }
     }
 
-    /// The rows ahead of the `n`-th sixteen; `next` are those behind it in the block.
-    pub(super) fn ahead<'s>(
-        &'s mut self,
-        n: usize,
-        rows: &'s Rows<'a>,
-        next: Option<&Rows<'a>>,
-    ) -> Ahead<'s> {
-        if let Some(next) = next {
-            self.step = rows.step_to(next);
-        }
-        let (rows, steps) = match (n + self.distance).checked_sub(self.count) {
-            None => (rows, self.distance),
+    /// That of rows behind which nothing is known.
+    pub(super) fn nowhere(k: usize) -> Self {
+        Self { distance: 0, count: usize::MAX, then: Rows::nowhere(k) }
+    }
+
+    /// The rows ahead of the `n`-th sixteen of the block, which is the `nth` of `rows`.
+    #[inline(always)]
+    pub(super) fn ahead<'s>(&'s self, n: usize, rows: &'s Rows<'a>, nth: usize) -> Ahead<'s> {
+        let (rows, sixteens) = match (n + self.distance).checked_sub(self.count) {
+            None => (rows, nth + self.distance),
             Some(behind) => (&self.then, behind),
         };
-        Ahead::new(rows, (self.step.0.wrapping_mul(steps), self.step.1.wrapping_mul(steps)))
+        let (codes, factors) = rows.step();
+        Ahead::new(rows, (codes.wrapping_mul(sixteens), factors.wrapping_mul(sixteens)))
     }
 }
 
@@ -103,7 +138,8 @@ pub(super) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    pub(super) fn new(rows: &'a Rows<'a>, by: (usize, usize)) -> Self {
+    #[inline(always)]
+    fn new(rows: &'a Rows<'a>, by: (usize, usize)) -> Self {
         let [codes, scales, biases] = [Place { row: 0, at: 0 }; 3];
         Self { rows, by, codes, scales, biases, biases_turn: false }
     }
@@ -157,7 +193,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use lily_plan::{GROUP, RowFormat, RowSegment};
+    use lily_plan::{RowFormat, RowSegment};
 
     use super::*;
 
@@ -180,15 +216,14 @@ mod tests {
     /// The first codes and scales that are asked for during each sixteen of a block.
     fn asked(matrix: &WeightMatrix, block: impl Into<Block>) -> Vec<(*const u8, *const u8)> {
         let block = block.into();
-        let mut course = Course::new(matrix, &block);
-        let firsts: Vec<usize> = block.rows.clone().step_by(ROWS).collect();
-        let ask = |(n, &first): (usize, &usize)| {
-            let rows = found(matrix, block.expert, first);
-            let next = firsts.get(n + 1).map(|&first| found(matrix, block.expert, first));
-            let Ahead { rows, by, .. } = course.ahead(n, &rows, next.as_ref());
+        let course = Course::new(matrix, &block);
+        let mut rows = Rows::nowhere(matrix.k());
+        rows.find(matrix, block.expert, block.rows.clone());
+        let ask = |n: usize| {
+            let Ahead { rows, by, .. } = course.ahead(n, &rows, n);
             (rows.codes[0].wrapping_add(by.0), rows.scales[0].wrapping_add(by.1))
         };
-        firsts.iter().enumerate().map(ask).collect()
+        (0..rows.len() / ROWS).map(ask).collect()
     }
 
     fn places(matrix: &WeightMatrix, rows: &[(usize, usize)]) -> Vec<(*const u8, *const u8)> {

@@ -13,15 +13,14 @@ mod plain;
 #[cfg(test)]
 mod tests;
 
-use std::mem;
 use std::ops::Range;
 
 use lily_plan::{RowRef, WeightMatrix};
 
 use super::Simd;
 use super::simd::ROWS;
-use ahead::{Ahead, Course};
-use packed::{Factors, MOST_TOKENS, Rows, Sums};
+use ahead::Course;
+use packed::{MOST_TOKENS, Rows};
 
 pub use ahead::Block;
 pub use inputs::{Inputs, Wanted};
@@ -47,73 +46,46 @@ pub fn multiply<'s>(
     assert!(expert < matrix.experts() && rows.end <= matrix.rows(), "{rows:?} of {expert}");
     let width = rows.len();
     space.resize(tokens.len() * width, 0.0);
-    // A decode step has one token: clearing the sums of many takes as long as multiplying short rows.
-    let (mut one, mut many);
-    let sums: &mut [Sums] = match tokens.len() {
-        1 => {
-            one = [[0.0; ROWS]];
-            &mut one
-        }
-        _ => {
-            many = [[0.0; ROWS]; MOST_TOKENS];
-            &mut many
-        }
-    };
-    let mut factors = Factors::default();
-    let mut course = Course::new(matrix, &block);
-    let (mut these, mut those) = (Rows::nowhere(matrix.k()), Rows::nowhere(matrix.k()));
-    let (mut here, mut next) = (&mut these, &mut those);
-    let sixteen = |first: usize| first.min(rows.end)..rows.end.min(first + ROWS);
-    here.find(matrix, expert, sixteen(rows.start));
-    for (n, first) in rows.clone().step_by(ROWS).enumerate() {
-        let following = sixteen(first + ROWS);
-        let has_next = !following.is_empty();
-        if has_next {
-            next.find(matrix, expert, following);
-        }
-        let ahead = course.ahead(n, here, has_next.then_some(&*next));
+    let course = Course::new(matrix, &block);
+    let mut run = Rows::nowhere(matrix.k());
+    let mut first = rows.start;
+    while first < rows.end {
+        // Of more inputs than are multiplied at once, all meet a sixteen before the next one is read.
+        let most = if tokens.len() > MOST_TOKENS { ROWS } else { width };
+        run.find(matrix, expert, first..rows.end.min(first + most));
+        let place = (first - rows.start).div_ceil(ROWS);
         for start in tokens.clone().step_by(MOST_TOKENS) {
-            let sums = &mut sums[..MOST_TOKENS.min(tokens.end - start)];
+            let some = (start, MOST_TOKENS.min(tokens.end - start));
             let out = &mut space[(start - tokens.start) * width + first - rows.start..];
-            let count = ROWS.min(rows.end - first);
-            match here.format() {
+            match run.format() {
                 Some(format) if format.is_quantised() && inputs.has_codes() => {
-                    here.multiply(simd, ahead.clone(), inputs, start, (&mut factors, sums));
-                    for (t, sums) in sums.iter().enumerate() {
-                        out[t * width..t * width + count].copy_from_slice(&sums[..count]);
-                    }
+                    run.multiply(simd, (&course, place), inputs, some, (out, width));
                 }
                 _ => {
-                    for r in 0..count {
+                    for r in 0..run.len() {
                         let row = matrix.row(expert, first + r);
-                        let space = (&mut factors, &mut *sums);
-                        multiply_row(simd, row, inputs, start, space, (&mut out[r..], width));
+                        multiply_row(simd, row, inputs, some, (&mut out[r..], width));
                     }
                 }
             }
         }
-        mem::swap(&mut here, &mut next);
+        first += run.len();
     }
     space
 }
 
-/// `out[t * width]` for one row and as many inputs from `first` on as there are `sums`: a row of values,
-/// or one whose neighbours have another format.
+/// `out[t * width]` for one row and `tokens` inputs from `first` on: a row of values, or one whose
+/// neighbours have another format.
 fn multiply_row(
     simd: Simd,
     row: RowRef<'_>,
     inputs: &Inputs,
-    first: usize,
-    (factors, sums): (&mut Factors, &mut [Sums]),
+    (first, tokens): (usize, usize),
     (out, width): (&mut [f32], usize),
 ) {
     if !(row.format.is_quantised() && inputs.has_codes()) {
-        return plain::multiply(simd, &row, inputs, (first, sums.len()), (out, width));
+        return plain::multiply(simd, &row, inputs, (first, tokens), (out, width));
     }
-    let rows = Rows::all(row, inputs.k());
-    let ahead = Ahead::new(&rows, (0, 0));
-    rows.multiply(simd, ahead, inputs, first, (factors, sums));
-    for (t, sums) in sums.iter().enumerate() {
-        out[t * width] = sums[0];
-    }
+    let row = Rows::one(row, inputs.k());
+    row.multiply(simd, (&Course::nowhere(inputs.k()), 0), inputs, (first, tokens), (out, width));
 }

@@ -1,4 +1,5 @@
-//! Quantised rows times 8-bit inputs: sixteen rows together, in the lanes of vectors.
+//! Quantised rows times 8-bit inputs: sixteen rows together, in the lanes of vectors, and one sixteen
+//! after the other as long as they lie alike.
 //!
 //! The packed bytes of a group are turned once, so that a 32-bit word of every row lies in one vector,
 //! and multiplied with that word of each input in all lanes. The order of one result's sum is by
@@ -9,12 +10,13 @@
 #![allow(clippy::needless_range_loop)] // one index names vectors of several arrays alike
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
 use lily_plan::{GROUP, RowFormat, RowRef, WeightMatrix};
 
-use super::ahead::Ahead;
+use super::ahead::Course;
 use super::inputs::{Codes, Inputs};
 use crate::cpu::Simd;
 use crate::cpu::simd::{Isa, Kernel, ROWS, TURNED_BYTES, WORDS};
@@ -27,13 +29,17 @@ const BLOCK: usize = 4;
 pub(super) const MOST_TOKENS: usize = 64;
 
 /// Sums of sixteen rows for one input.
-pub(super) type Sums = [f32; ROWS];
+type Sums = [f32; ROWS];
 
-/// Where sixteen rows of one length begin.
+/// Where rows of one length lie: the first sixteen, and others behind them that lie alike.
 pub(super) struct Rows<'a> {
     pub(super) codes: [*const u8; ROWS],
     pub(super) scales: [*const u8; ROWS],
     pub(super) biases: [*const u8; ROWS],
+    /// Number of rows.
+    len: usize,
+    /// From one sixteen to the next: bytes of codes, and of scales or biases.
+    step: (usize, usize),
     k: usize,
     format: Option<RowFormat>,
     /// Whether behind each row so many factors can be read that theirs are whole vectors.
@@ -49,6 +55,8 @@ impl<'a> Rows<'a> {
             codes: none,
             scales: none,
             biases: none,
+            len: 0,
+            step: (0, 0),
             k,
             format: None,
             has_room: true,
@@ -56,11 +64,11 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Sixteen times one quantised row.
+    /// One quantised row.
     ///
     /// # Panics
     /// If it has not `k` weights.
-    pub(super) fn all(row: RowRef<'a>, k: usize) -> Self {
+    pub(super) fn one(row: RowRef<'a>, k: usize) -> Self {
         let (codes, scales) = (row.format.code_bytes(k), row.format.scale_bytes(k));
         let lengths = (row.codes.len(), row.scales.len(), row.biases.len());
         assert_eq!(lengths, (codes, scales, scales), "bytes of a row of {k}");
@@ -68,21 +76,24 @@ impl<'a> Rows<'a> {
             codes: [row.codes.as_ptr(); ROWS],
             scales: [row.scales.as_ptr(); ROWS],
             biases: [row.biases.as_ptr(); ROWS],
+            len: 1,
             format: Some(row.format),
             has_room: scales.is_multiple_of(TURNED_BYTES),
             ..Self::nowhere(k)
         }
     }
 
-    /// Finds at most sixteen rows of an expert's part of a matrix; the last one is repeated. Segment by
-    /// segment: looking up every row for itself takes as long as multiplying a short one. In place: so
-    /// does moving what was found.
+    /// Finds the first sixteen of some rows of an expert's part of a matrix, and as many sixteens behind
+    /// them as lie alike. Fewer than sixteen are filled up with the last one. Segment by segment: looking
+    /// up every row for itself takes as long as multiplying a short one. In place: so does moving what
+    /// was found.
     pub(super) fn find(&mut self, matrix: &'a WeightMatrix, expert: usize, rows: Range<usize>) {
         let k = matrix.k();
+        let first = rows.start..rows.end.min(rows.start + ROWS);
+        let (mut found, mut alike) = (0, (rows.len() / ROWS).max(1));
         (self.k, self.has_room) = (k, true);
-        let mut found = 0;
         for segment in matrix.segments() {
-            if !segment.experts.contains(&expert) || rows.end <= segment.first_row {
+            if !segment.experts.contains(&expert) || first.end <= segment.first_row {
                 continue;
             }
             // The first row of the segment that is not before these, and those that follow it.
@@ -90,44 +101,65 @@ impl<'a> Rows<'a> {
                 1 => row.saturating_sub(segment.first_row),
                 step => row.saturating_sub(segment.first_row).div_ceil(step),
             };
-            let served = before(rows.start)..before(rows.end).min(segment.rows);
+            let served = before(first.start)..before(first.end).min(segment.rows);
             if served.is_empty() {
                 continue;
             }
-            let stored = segment.source_row
-                + (expert - segment.experts.start) * segment.expert_stride
-                + served.start;
+            let stored =
+                segment.source_row + (expert - segment.experts.start) * segment.expert_stride;
             let (codes, scales) = (segment.format.code_bytes(k), segment.format.scale_bytes(k));
+            // All rows from the first of these to the segment's end.
             let part = |bytes: &'a [u8], row: usize| {
-                bytes[stored * row..(stored + served.len()) * row].as_ptr()
+                bytes[(stored + served.start) * row..(stored + segment.rows) * row].as_ptr()
             };
             let starts = (
                 part(&segment.codes, codes),
                 part(&segment.scales, scales),
                 part(&segment.biases, scales),
             );
-            let end = (stored + served.len() - 1) * scales + scales.next_multiple_of(TURNED_BYTES);
-            self.has_room &= end <= segment.scales.len().min(segment.biases.len());
-            let first = segment.first_row + served.start * segment.row_step - rows.start;
-            let places = (first..rows.len()).step_by(segment.row_step);
+            // Rows from one sixteen to the next, and how many sixteens the segment has.
+            let by = ROWS / segment.row_step;
+            let step = (by * codes, by * scales);
+            let format = Some(segment.format);
+            if found == 0 {
+                (self.format, self.step) = (format, step);
+            }
+            let regular =
+                by * segment.row_step == ROWS && (self.format, self.step) == (format, step);
+            alike = match regular {
+                true => alike.min(1 + (segment.rows - served.end) / by),
+                false => 1,
+            };
+            self.format = self.format.filter(|_| self.format == format);
+            // Behind the last row of how many sixteens there is room for whole vectors of factors.
+            let end = (stored + served.end - 1) * scales + scales.next_multiple_of(TURNED_BYTES);
+            match segment.scales.len().min(segment.biases.len()).checked_sub(end) {
+                Some(room) if step.1 > 0 => alike = alike.min(1 + room / step.1),
+                Some(_) => {}
+                None => (alike, self.has_room) = (1, false),
+            }
+            let at = segment.first_row + served.start * segment.row_step - first.start;
+            let places = (at..first.len()).step_by(segment.row_step);
             for (i, at) in places.take(served.len()).enumerate() {
                 self.codes[at] = starts.0.wrapping_add(i * codes);
                 self.scales[at] = starts.1.wrapping_add(i * scales);
                 self.biases[at] = starts.2.wrapping_add(i * scales);
             }
-            self.format = match found {
-                0 => Some(segment.format),
-                _ => self.format.filter(|&format| format == segment.format),
-            };
             found += served.len();
         }
-        assert_eq!(found, rows.len(), "a matrix serves every row once");
-        for at in rows.len()..ROWS {
-            let last = rows.len().saturating_sub(1);
+        assert_eq!(found, first.len(), "a matrix serves every row once");
+        self.len = if rows.len() < ROWS { rows.len() } else { ROWS * alike };
+        for at in first.len()..ROWS {
+            let last = first.len().saturating_sub(1);
             self.codes[at] = self.codes[last];
             self.scales[at] = self.scales[last];
             self.biases[at] = self.biases[last];
         }
+    }
+
+    /// Number of rows.
+    pub(super) fn len(&self) -> usize {
+        self.len
     }
 
     /// The format of the rows, if they share one.
@@ -135,49 +167,68 @@ impl<'a> Rows<'a> {
         self.format
     }
 
-    /// From these rows to others that lie alike: bytes of codes, and of scales or biases.
-    pub(super) fn step_to(&self, others: &Self) -> (usize, usize) {
-        let bytes = |from: *const u8, to: *const u8| (to as usize).wrapping_sub(from as usize);
-        (bytes(self.codes[0], others.codes[0]), bytes(self.scales[0], others.scales[0]))
+    /// From one sixteen to the next: bytes of codes, and of scales or biases.
+    pub(super) fn step(&self) -> (usize, usize) {
+        self.step
     }
 
-    /// Products of sixteen quantised rows of one format with as many inputs from `first` on as there are
-    /// `sums`. Asks for the memory of the rows `ahead`.
+    /// Products of quantised rows of one format with `tokens` inputs from `first` on: `out[t * width + r]`
+    /// for input `t` and row `r`. Asks for the memory of the rows ahead on the `course`, on which these are
+    /// the sixteens from `place` on.
     ///
     /// # Panics
-    /// If the rows are others; or if the inputs are not there, have another length, or are no codes.
+    /// If the rows are others; if the inputs are not there, have another length, or are no codes; if there
+    /// are too many of them; or if the results are not inside `out`.
     pub(super) fn multiply(
         &self,
         simd: Simd,
-        ahead: Ahead<'_>,
+        (course, place): (&Course<'_>, usize),
         inputs: &Inputs,
-        first: usize,
-        (factors, sums): (&mut Factors, &mut [Sums]),
+        (first, tokens): (usize, usize),
+        (out, width): (&mut [f32], usize),
     ) {
         assert!(self.k == inputs.k() && inputs.has_codes());
-        assert!(first + sums.len() <= inputs.tokens());
+        assert!(first + tokens <= inputs.tokens() && (1..=MOST_TOKENS).contains(&tokens));
+        assert!(self.len <= width && (tokens - 1) * width + self.len <= out.len());
         let groups = inputs.k() / GROUP;
-        let (rows, inputs) = (self, inputs.codes(first));
+        let (rows, inputs, out) = (self, inputs.codes(first), out.as_mut_ptr());
         match self.format {
-            Some(RowFormat::Q4) => {
-                simd.run(Product::<{ GROUP / 2 }> { rows, ahead, groups, inputs, factors, sums });
-            }
-            Some(RowFormat::Q8) => {
-                simd.run(Product::<GROUP> { rows, ahead, groups, inputs, factors, sums });
-            }
+            Some(RowFormat::Q4) => simd.run(Product::<{ GROUP / 2 }> {
+                rows,
+                course,
+                place,
+                groups,
+                inputs,
+                tokens,
+                out,
+                width,
+            }),
+            Some(RowFormat::Q8) => simd.run(Product::<GROUP> {
+                rows,
+                course,
+                place,
+                groups,
+                inputs,
+                tokens,
+                out,
+                width,
+            }),
             other => panic!("quantised rows of one format, not of {other:?}"),
         }
     }
 }
 
-/// `BYTES` of a group tell the format: 32 for 4-bit codes, 64 for 8-bit ones. The rows are whole.
+/// `BYTES` of a group tell the format: 32 for 4-bit codes, 64 for 8-bit ones. The rows are whole, and the
+/// results have their places.
 struct Product<'a, const BYTES: usize> {
     rows: &'a Rows<'a>,
-    ahead: Ahead<'a>,
+    course: &'a Course<'a>,
+    place: usize,
     groups: usize,
     inputs: Codes<'a>,
-    factors: &'a mut Factors,
-    sums: &'a mut [Sums],
+    tokens: usize,
+    out: *mut f32,
+    width: usize,
 }
 
 impl<const BYTES: usize> Kernel for Product<'_, BYTES> {
@@ -201,44 +252,135 @@ struct Group<S: Isa, const V: usize> {
     odd: [[S::I; V]; WORDS],
 }
 
-/// Scales and biases of sixteen groups of sixteen rows: space that a product writes before it reads.
-pub(super) struct Factors {
-    scales: [[f32; ROWS]; TURNED_GROUPS],
-    biases: [[f32; ROWS]; TURNED_GROUPS],
-}
+/// Factors of sixteen groups of sixteen rows; those of groups that are not there are never written.
+type Turned = [[MaybeUninit<f32>; ROWS]; TURNED_GROUPS];
 
-impl Default for Factors {
-    fn default() -> Self {
-        let zeros = [[0.0; ROWS]; TURNED_GROUPS];
-        Self { scales: zeros, biases: zeros }
-    }
+/// Scales and biases of sixteen groups of sixteen rows.
+struct Factors {
+    scales: Turned,
+    biases: Turned,
 }
 
 impl<const BYTES: usize> Product<'_, BYTES> {
     /// `V` vectors have sixteen lanes.
     #[inline(always)]
-    fn multiply<S: Isa, const V: usize>(mut self, s: S) {
-        let tokens = self.sums.len();
-        self.sums.fill([0.0; ROWS]);
+    fn multiply<S: Isa, const V: usize>(self, s: S) {
+        let none = [[MaybeUninit::uninit(); ROWS]; TURNED_GROUPS];
+        let mut factors = Factors { scales: none, biases: none };
+        let sixteens = (0..self.rows.len).step_by(ROWS);
+        // SAFETY: the rows have each sixteen, and `out` a place for each result.
+        unsafe {
+            if self.tokens == 1 {
+                for first in sixteens {
+                    self.sixteen_of_one::<S, V>(s, first, &mut factors);
+                }
+            } else {
+                let mut sums = [[0.0; ROWS]; MOST_TOKENS];
+                let sums = &mut sums[..self.tokens];
+                for first in sixteens {
+                    self.sixteen_of_many::<S, V>(s, first, (&mut factors, sums));
+                }
+            }
+        }
+    }
+
+    /// Sixteen rows from `first` on and one input: the sums stay in registers.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn sixteen_of_one<S: Isa, const V: usize>(
+        &self,
+        s: S,
+        first: usize,
+        factors: &mut Factors,
+    ) {
+        let nth = first / ROWS;
+        let mut ahead = self.course.ahead(self.place + nth, self.rows, nth);
+        let mut sums = [s.splat(0.0); V];
+        for group in 0..self.groups {
+            // SAFETY: every row has this group, and so has the input.
+            unsafe {
+                if group.is_multiple_of(TURNED_GROUPS) {
+                    self.turn_factors::<S, V>(s, nth, group, factors);
+                }
+                ahead.prefetch(s, (ROWS * BYTES, self.groups * BYTES), 2 * self.groups);
+                let place = group * self.inputs.capacity;
+                let x = self.inputs.codes.as_ptr().add(GROUP * place);
+                let scale = s.splat(*self.inputs.scales.get_unchecked(place));
+                let sum = s.splat(*self.inputs.sums.get_unchecked(place));
+                for v in 0..V {
+                    // One vector after the other: the codes of more find no room in few registers.
+                    let codes = self.turn_codes::<S, 1>(s, nth, v, group);
+                    let [[dot]] = self.dots::<S, 1, 1>(s, &codes, x);
+                    let (scales, biases) = factors.of(s, group, v);
+                    let before = s.fma(biases, sum, sums[v]);
+                    sums[v] = s.fma(s.to_f32(dot), s.mul(scales, scale), before);
+                }
+            }
+        }
+        let mut results = [0.0; ROWS];
+        for v in 0..V {
+            // SAFETY: `V` vectors have `ROWS` lanes.
+            unsafe { s.store(results.as_mut_ptr().add(v * S::LANES), sums[v]) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.put(first, 0, &results) };
+    }
+
+    /// Sixteen rows from `first` on and more inputs, as many as there are `sums`.
+    ///
+    /// # Safety
+    /// They are there.
+    #[inline(always)]
+    unsafe fn sixteen_of_many<S: Isa, const V: usize>(
+        &self,
+        s: S,
+        first: usize,
+        (factors, sums): (&mut Factors, &mut [Sums]),
+    ) {
+        let (nth, tokens) = (first / ROWS, sums.len());
+        let mut ahead = self.course.ahead(self.place + nth, self.rows, nth);
+        sums.fill([0.0; ROWS]);
         for group in 0..self.groups {
             // SAFETY: every row has this group; `tokens` inputs are there, and their sums.
             unsafe {
                 if group.is_multiple_of(TURNED_GROUPS) {
-                    self.turn_factors::<S, V>(s, group);
+                    self.turn_factors::<S, V>(s, nth, group, factors);
                 }
-                self.ahead.prefetch(s, (ROWS * BYTES, self.groups * BYTES), 2 * self.groups);
-                let codes = self.turn_codes::<S, V>(s, group);
+                ahead.prefetch(s, (ROWS * BYTES, self.groups * BYTES), 2 * self.groups);
+                let codes = self.turn_codes::<S, V>(s, nth, 0, group);
                 let mut t = 0;
                 while t + BLOCK <= tokens {
-                    self.add::<S, V, BLOCK>(s, &codes, group, t);
+                    self.add::<S, V, BLOCK>(s, (&codes, factors), group, (sums, t));
                     t += BLOCK;
                 }
                 match tokens - t {
                     0 => {}
-                    1 => self.add::<S, V, 1>(s, &codes, group, t),
-                    2 => self.add::<S, V, 2>(s, &codes, group, t),
-                    _ => self.add::<S, V, 3>(s, &codes, group, t),
+                    1 => self.add::<S, V, 1>(s, (&codes, factors), group, (sums, t)),
+                    2 => self.add::<S, V, 2>(s, (&codes, factors), group, (sums, t)),
+                    _ => self.add::<S, V, 3>(s, (&codes, factors), group, (sums, t)),
                 }
+            }
+        }
+        for (t, sums) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.put(first, t, sums) };
+        }
+    }
+
+    /// Writes the results of an input and the rows from `first` on, sixteen of them or those that are left.
+    ///
+    /// # Safety
+    /// They have their places.
+    #[inline(always)]
+    unsafe fn put(&self, first: usize, t: usize, results: &Sums) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = self.out.add(t * self.width + first);
+            match self.rows.len - first {
+                count @ 0..ROWS => ptr::copy_nonoverlapping(results.as_ptr(), to, count),
+                _ => ptr::copy_nonoverlapping(results.as_ptr(), to, ROWS),
             }
         }
     }
@@ -249,14 +391,12 @@ impl<const BYTES: usize> Product<'_, BYTES> {
     /// Group and inputs are there.
     #[inline(always)]
     unsafe fn add<S: Isa, const V: usize, const T: usize>(
-        &mut self,
+        &self,
         s: S,
-        codes: &Group<S, V>,
+        (codes, factors): (&Group<S, V>, &Factors),
         group: usize,
-        t: usize,
+        (sums, t): (&mut [Sums], usize),
     ) {
-        let scales = &self.factors.scales[group % TURNED_GROUPS];
-        let biases = &self.factors.biases[group % TURNED_GROUPS];
         let place = group * self.inputs.capacity + t;
         // SAFETY: the caller's promise.
         unsafe {
@@ -265,13 +405,12 @@ impl<const BYTES: usize> Product<'_, BYTES> {
             for (i, dots) in dots.iter().enumerate() {
                 let scale = s.splat(*self.inputs.scales.get_unchecked(place + i));
                 let sum = s.splat(*self.inputs.sums.get_unchecked(place + i));
-                let sums = self.sums.get_unchecked_mut(t + i).as_mut_ptr();
+                let sums = sums.get_unchecked_mut(t + i).as_mut_ptr();
                 for (v, dot) in dots.iter().enumerate() {
-                    let at = v * S::LANES;
-                    let biases = s.load(biases.as_ptr().add(at));
-                    let scales = s.mul(s.load(scales.as_ptr().add(at)), scale);
-                    let before = s.fma(biases, sum, s.load(sums.add(at)));
-                    s.store(sums.add(at), s.fma(s.to_f32(*dot), scales, before));
+                    let (scales, biases) = factors.of(s, group, v);
+                    let sums = sums.add(v * S::LANES);
+                    let before = s.fma(biases, sum, s.load(sums));
+                    s.store(sums, s.fma(s.to_f32(*dot), s.mul(scales, scale), before));
                 }
             }
         }
@@ -326,20 +465,27 @@ impl<const BYTES: usize> Product<'_, BYTES> {
         }
     }
 
-    /// The codes of a group.
+    /// The codes of a group of the `nth` sixteen: `V` vectors of them from the `from`-th on.
     ///
     /// # Safety
-    /// The rows have it.
+    /// The rows have it, and no more than `ROWS` lanes are asked for.
     #[inline(always)]
-    unsafe fn turn_codes<S: Isa, const V: usize>(&self, s: S, group: usize) -> Group<S, V> {
-        // SAFETY: the caller's promise; `V` vectors have `ROWS` lanes.
+    unsafe fn turn_codes<S: Isa, const V: usize>(
+        &self,
+        s: S,
+        nth: usize,
+        from: usize,
+        group: usize,
+    ) -> Group<S, V> {
+        let at = nth * self.rows.step.0 + BYTES * group;
+        // SAFETY: the caller's promise.
         unsafe {
-            let rows = self.rows.codes.as_ptr();
-            let some = s.transpose(rows, BYTES * group);
+            let rows = self.rows.codes.as_ptr().add(from * S::LANES);
+            let some = s.transpose(rows, at);
             let mut out = Group { even: [[some[0]; V]; WORDS], odd: [[some[0]; V]; WORDS] };
             for v in 0..V {
                 let rows = rows.add(v * S::LANES);
-                let words = if v == 0 { some } else { s.transpose(rows, BYTES * group) };
+                let words = if v == 0 { some } else { s.transpose(rows, at) };
                 if BYTES < GROUP {
                     for i in 0..WORDS {
                         out.even[i][v] = s.low_nibbles(words[i]);
@@ -347,7 +493,7 @@ impl<const BYTES: usize> Product<'_, BYTES> {
                     }
                     continue;
                 }
-                let more = s.transpose(rows, BYTES * group + TURNED_BYTES);
+                let more = s.transpose(rows, at + TURNED_BYTES);
                 for i in 0..WORDS / 2 {
                     let (even, odd) = s.unzip_bytes(words[2 * i], words[2 * i + 1]);
                     (out.even[i][v], out.odd[i][v]) = (even, odd);
@@ -359,28 +505,51 @@ impl<const BYTES: usize> Product<'_, BYTES> {
         }
     }
 
-    /// Scales and biases of the groups from `first` on, as many as there are.
+    /// Scales and biases of the `nth` sixteen, of the groups from `first` on, as many as there are.
     ///
     /// # Safety
     /// The rows have the first of them.
     #[inline(always)]
-    unsafe fn turn_factors<S: Isa, const V: usize>(&mut self, s: S, first: usize) {
+    unsafe fn turn_factors<S: Isa, const V: usize>(
+        &self,
+        s: S,
+        nth: usize,
+        first: usize,
+        factors: &mut Factors,
+    ) {
         let n = usize::min(self.groups - first, TURNED_GROUPS);
-        let Factors { scales, biases } = &mut *self.factors;
+        let at = nth * self.rows.step.1 + 2 * first;
+        let Factors { scales, biases } = factors;
         for (rows, out) in [(&self.rows.scales, scales), (&self.rows.biases, biases)] {
             // SAFETY: every row has 32 bytes from the first group on, or `n` factors that are copied to
             // where it has.
             unsafe {
                 if n == TURNED_GROUPS || self.rows.has_room {
-                    turn::<S, V>(s, rows, 2 * first, out);
+                    turn::<S, V>(s, rows, at, out);
                 } else {
                     let mut padded = [[0u8; TURNED_BYTES]; ROWS];
                     for (row, padded) in rows.iter().zip(&mut padded) {
-                        copy_factors(row.add(2 * first), padded, n);
+                        copy_factors(row.add(at), padded, n);
                     }
                     turn::<S, V>(s, &padded.each_ref().map(|row| row.as_ptr()), 0, out);
                 }
             }
+        }
+    }
+}
+
+impl Factors {
+    /// Scales and biases of a group, vector `v` of them.
+    ///
+    /// # Safety
+    /// They have been turned.
+    #[inline(always)]
+    unsafe fn of<S: Isa>(&self, s: S, group: usize, v: usize) -> (S::F, S::F) {
+        let (group, at) = (group % TURNED_GROUPS, v * S::LANES);
+        // SAFETY: `v` is a vector of `ROWS` lanes, and the caller's promise.
+        unsafe {
+            let vector = |of: &Turned| of[group].as_ptr().cast::<f32>().add(at);
+            (s.load(vector(&self.scales)), s.load(vector(&self.biases)))
         }
     }
 }
@@ -394,7 +563,7 @@ unsafe fn turn<S: Isa, const V: usize>(
     s: S,
     rows: &[*const u8; ROWS],
     at: usize,
-    out: &mut [[f32; ROWS]; TURNED_GROUPS],
+    out: &mut Turned,
 ) {
     for v in 0..V {
         // SAFETY: the caller's promise; `V` vectors have `ROWS` lanes.
@@ -402,8 +571,8 @@ unsafe fn turn<S: Isa, const V: usize>(
             let words = s.transpose(rows.as_ptr().add(v * S::LANES), at);
             for i in 0..WORDS {
                 let (low, high) = (s.bf16_low(words[i]), s.bf16_high(words[i]));
-                s.store(out[2 * i].as_mut_ptr().add(v * S::LANES), low);
-                s.store(out[2 * i + 1].as_mut_ptr().add(v * S::LANES), high);
+                s.store(out[2 * i].as_mut_ptr().cast::<f32>().add(v * S::LANES), low);
+                s.store(out[2 * i + 1].as_mut_ptr().cast::<f32>().add(v * S::LANES), high);
             }
         }
     }

@@ -258,6 +258,46 @@ fn rows_of_several_tensors_and_experts_are_found() {
     }
 }
 
+/// Two tensors in turn, and a third behind them: rows that lie alike end where a tensor does, and before
+/// factors behind which no whole vector can be read.
+#[test]
+fn rows_that_lie_alike_are_multiplied_together_and_no_others() {
+    let mut random = Random(11);
+    for (k, runs) in [(2048, &[80, 32, 5][..]), (512, &[64, 16, 32, 5])] {
+        let parts = [40, 40, 37].map(|rows| matrix(&mut random, RowFormat::Q4, rows, k));
+        let segment = |i: usize| {
+            let mut segment = parts[i].segments()[0].clone();
+            (segment.first_row, segment.row_step) = [(0, 2), (1, 2), (80, 1)][i];
+            segment
+        };
+        let m = WeightMatrix::new(1, 117, k, (0..3).map(segment).collect()).unwrap();
+        let mut found = Rows::nowhere(k);
+        let mut first = 0;
+        for &run in runs {
+            found.find(&m, 0, first..117);
+            assert_eq!(found.len(), run, "from row {first} on, k {k}");
+            first += run;
+        }
+        if cfg!(miri) {
+            continue;
+        }
+        for (simd, tokens) in Simd::available().into_iter().flat_map(|s| [(s, 1), (s, 3)]) {
+            let x: Vec<Vec<f32>> = (0..tokens).map(|_| random.values(k)).collect();
+            let inputs = inputs(simd, Numerics::Int8, &x);
+            let wants = parts.each_ref().map(|part| products(simd, part, &inputs));
+            let got = products(simd, &m, &inputs);
+            for (t, row) in (0..tokens).flat_map(|t| (0..117).map(move |row| (t, row))) {
+                let want = if row < 80 {
+                    wants[row % 2][t * 40 + row / 2]
+                } else {
+                    wants[2][t * 37 + row - 80]
+                };
+                assert_eq!(got[t * 117 + row].to_bits(), want.to_bits(), "{simd:?} {k} {t} {row}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_value_that_is_no_number_reaches_every_result() {
     let mut random = Random(5);

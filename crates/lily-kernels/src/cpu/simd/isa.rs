@@ -48,6 +48,17 @@ pub(crate) trait Isa: Copy {
     unsafe fn load(self, from: *const f32) -> Self::F;
     /// Writes `LANES` values.
     unsafe fn store(self, to: *mut f32, v: Self::F);
+    /// Writes `LANES` values past the caches, to memory that is not read again soon: its old content is
+    /// not fetched. `to` is aligned to `4 * LANES` bytes. [`end_streams`](Self::end_streams) follows
+    /// before another thread may read them.
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, v: Self::F) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(to, v) }
+    }
+    /// Orders what [`stream`](Self::stream) has written before whatever this thread writes next.
+    #[inline(always)]
+    fn end_streams(self) {}
     /// `LANES` little-endian bfloat16 values, widened.
     unsafe fn load_bf16(self, from: *const u8) -> Self::F;
     /// `LANES` little-endian half values, widened.

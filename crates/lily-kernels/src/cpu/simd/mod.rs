@@ -259,6 +259,12 @@ impl Simd {
         }
     }
 
+    /// Asks for the memory of a slice that is read soon.
+    #[inline]
+    pub fn ask(self, x: &[f32]) {
+        self.run(vectors::Ask(x));
+    }
+
     /// `sum a[i] * b[i]`, in f32. The shorter length counts, here and below.
     #[inline]
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {

@@ -6,6 +6,8 @@ use super::isa::{Isa, Kernel};
 
 /// Vectors summed side by side, to hide the latency of a multiply-add.
 const CHAINS: usize = 4;
+/// Elements of a line of memory.
+const LINE: usize = 16;
 
 /// An element that is widened to f32.
 pub(crate) trait Element: Copy {
@@ -39,6 +41,22 @@ impl Element for bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
         self.to_f32()
+    }
+}
+
+/// Asks for the memory of a slice.
+pub(super) struct Ask<'a>(pub &'a [f32]);
+
+impl Kernel for Ask<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, s: S) {
+        let mut at = 0;
+        while at < self.0.len() {
+            s.prefetch(self.0.as_ptr().wrapping_add(at).cast());
+            at += LINE;
+        }
     }
 }
 

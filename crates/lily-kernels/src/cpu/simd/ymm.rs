@@ -155,6 +155,17 @@ impl<D: Dot> Isa for Ymm<D> {
     unsafe fn store(self, to: *mut f32, v: __m256) {
         unsafe { _mm256_storeu_ps(to, v) }
     }
+    // Miri executes this instruction set, and has no stores past the caches.
+    #[cfg(not(miri))]
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, v: __m256) {
+        unsafe { _mm256_stream_ps(to, v) }
+    }
+    #[cfg(not(miri))]
+    #[inline(always)]
+    fn end_streams(self) {
+        unsafe { _mm_sfence() }
+    }
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u8) -> __m256 {
         unsafe {

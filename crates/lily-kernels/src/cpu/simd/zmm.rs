@@ -39,6 +39,14 @@ impl Isa for Zmm {
         unsafe { _mm512_storeu_ps(to, v) }
     }
     #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, v: __m512) {
+        unsafe { _mm512_stream_ps(to, v) }
+    }
+    #[inline(always)]
+    fn end_streams(self) {
+        unsafe { _mm_sfence() }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(self, from: *const u8) -> __m512 {
         unsafe {
             let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
