@@ -28,10 +28,11 @@ mod metal_texts {
         Box::new(MslTestDevice::new(MslOptions { workers: 2, ..MslOptions::default() }))
     }
 
-    /// One conversation: the device is made for tests and slow. Of so few positions one may have another token.
+    /// Three conversations: the device is made for tests and slow. Of so few positions one may have another token, and
+    /// what rounding does to their likelihoods does not even out.
     #[test]
-    fn stay_within_the_bar_over_a_conversation() {
-        stays_within(&Bar { top1: 0.97, ..BF16 }, msl(), 64);
+    fn stay_within_the_bar_over_a_few_conversations() {
+        stays_within(&Bar { top1: 0.97, perplexity: 0.002 }, msl(), 100);
     }
 
     #[test]
