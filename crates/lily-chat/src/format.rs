@@ -298,6 +298,9 @@ impl Maker<'_> {
                     let reason = "it asks for a call, and `tool_choice` forbids calls";
                     return Err(refused(reason));
                 }
+                for schema in keywords::schemas_in(text) {
+                    limits::check_schema(&schema).map_err(refused)?;
+                }
                 match keywords::schemas_in(text).find_map(|schema| fault(&schema)) {
                     None => Ok(()),
                     Some(Fault { place, reason }) => {

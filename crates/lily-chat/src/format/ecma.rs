@@ -16,6 +16,8 @@ const SPACE: &str = r"\t\n\x0B\x0C\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2
 const ANY: &str = "(?s:.*)";
 /// The rest of a text behind its first line.
 const OTHER_LINES: &str = r"(?:[\r\n](?s:.*))?";
+/// Characters of the numbers of a repetition, its closing brace included.
+const LONGEST_COUNT: usize = 24;
 /// Why a pattern cannot be kept.
 const LOOKS: &str = "it has look-around in a place or of a form that is not supported";
 const REFERS: &str = "it refers back to a group, which is not supported";
@@ -249,11 +251,11 @@ impl<'a> Reader<'a> {
 
     /// Whether numbers for a repetition follow: a brace without them is a character.
     fn is_count(&self) -> bool {
-        let text: String = self.chars.clone().take_while(|&c| c != '}').collect();
-        let has_end = self.chars.clone().any(|c| c == '}');
+        let ahead: String = self.chars.clone().take(LONGEST_COUNT).collect();
+        let Some((numbers, _)) = ahead.split_once('}') else { return false };
         let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-        let (least, most) = text.split_once(',').unwrap_or((&text, ""));
-        has_end && !least.is_empty() && is_number(least) && is_number(most)
+        let (least, most) = numbers.split_once(',').unwrap_or((numbers, ""));
+        !least.is_empty() && is_number(least) && is_number(most)
     }
 
     /// A character or a class that begins with `c`, as a class or as the inside of one; `None` if it is none.
@@ -302,7 +304,7 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(match (inside.is_empty(), is_negated) {
-            (true, true) => "(?s:.)".into(),
+            (true, true) => r"[\s\S]".into(),
             (true, false) => r"[^\s\S]".into(),
             (_, true) => format!("[^{inside}]"),
             (_, false) => format!("[{inside}]"),
@@ -476,6 +478,7 @@ mod tests {
             (r"^(?!\d)\w+$", &["a1"], &["1a"]),
             (r"^(?!.*ab)[abc]+$", &["ba", "acb", "aa"], &["ab", "caab"]),
             (r"^(?!.*\s)", &["abc", "a\n b"], &["a b"]),
+            (r"^(?![^])$", &[""], &["a"]),
             (r"^(?!$)", &["a"], &[""]),
             // As pydantic writes it for decimal numbers.
             (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", &["1.5", "-0", ".5"], &["", "-", "."]),

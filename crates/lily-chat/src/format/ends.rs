@@ -22,8 +22,10 @@ const PARTS: usize = 100_000;
 /// References and members that are followed for a type, and members at each place.
 const DEPTH: usize = 4;
 const MEMBERS: usize = 4;
-/// Endless parts of one value that are forbidden.
-const MOST_CUT: usize = 64;
+/// Endless parts of a tool's values that are forbidden.
+pub(crate) const MOST_CUT: usize = 64;
+/// Parts that could be looked at instead of one match of a pattern.
+const MATCH: usize = 100;
 /// Work for one pattern of names, about a millisecond.
 const PATTERN_FUEL: u64 = 10_000;
 
@@ -102,23 +104,19 @@ pub(crate) fn endless(schema: &Value) -> Option<Fault> {
     Some(Fault { place, reason: search.finite.reason().into() })
 }
 
-/// Forbids the parts of a schema that no finite value fits.
+/// Forbids the parts of a schema that no finite value fits, as long as some cuts are `left`.
 ///
 /// # Errors
 /// Why there is none of the whole.
-pub(crate) fn cut(schema: &mut Value) -> Result<(), &'static str> {
-    for _ in 0..MOST_CUT {
-        let Some(fault) = endless(schema) else { return Ok(()) };
+pub(crate) fn cut(schema: &mut Value, left: &mut usize) -> Result<(), &'static str> {
+    while let Some(fault) = endless(schema) {
         match place::part_mut(schema, &fault.place) {
-            Some(part) if !fault.place.is_empty() => *part = Value::Bool(false),
-            _ => break,
+            Some(part) if !fault.place.is_empty() && *left > 0 => *part = Value::Bool(false),
+            _ => return Err(if fault.reason == EMPTY { EMPTY } else { ENDLESS }),
         }
+        *left -= 1;
     }
-    match endless(schema) {
-        Some(fault) if fault.reason == EMPTY => Err(EMPTY),
-        Some(_) => Err(ENDLESS),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 struct Search<'a> {
@@ -219,29 +217,32 @@ impl<'a> Finite<'a> {
 
     fn object(&mut self, schema: &'a Map<String, Value>) -> bool {
         let named = schema.get("properties").and_then(Value::as_object);
-        let patterns = schema.get("patternProperties").and_then(Value::as_object);
-        // Schemas for a name that the schema does not list.
-        let others = |name: &str| -> Vec<&'a Value> {
-            let all = patterns.into_iter().flatten();
-            let fitting: Vec<_> =
-                all.filter(|(pattern, _)| may_match(pattern, name)).map(|(_, one)| one).collect();
-            match fitting.is_empty() {
-                true => schema.get("additionalProperties").into_iter().collect(),
-                false => fitting,
-            }
-        };
         let mut required: Vec<&str> = list(schema, "required").filter_map(Value::as_str).collect();
         required.sort_unstable();
         required.dedup();
         let has_required = required.iter().all(|name| match named.and_then(|all| all.get(*name)) {
             Some(property) => self.value(property),
-            // Whether a pattern fits is not always known: one of those that may is enough.
-            None => match &others(name)[..] {
-                [] => true,
-                all => all.iter().any(|one| self.value(one)),
-            },
+            None => self.unnamed(schema, name),
         });
         has_required && self.has_enough(schema, required.len())
+    }
+
+    /// Whether there is a finite value for a name that the schema does not list. Whether a pattern fits is not
+    /// always known: one of those that may is enough.
+    fn unnamed(&mut self, schema: &'a Map<String, Value>, name: &str) -> bool {
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
+        let mut fitting = Vec::new();
+        for (pattern, one) in patterns.into_iter().flatten() {
+            let Some(left) = self.left.checked_sub(MATCH) else { return true };
+            self.left = left;
+            if may_match(pattern, name) {
+                fitting.push(one);
+            }
+        }
+        if fitting.is_empty() {
+            fitting.extend(schema.get("additionalProperties"));
+        }
+        fitting.is_empty() || fitting.into_iter().any(|one| self.value(one))
     }
 
     /// Whether there are finite values for as many properties as there must be, beside those that are
@@ -400,11 +401,12 @@ mod tests {
         let mut schema = json!({ "type": "object", "properties": {
             "a": { "type": "object", "minProperties": 1, "additionalProperties": { "$ref": "#/properties/a" } },
             "b": { "anyOf": [{ "$ref": "#/properties/a" }, { "type": "null" }] } } });
-        assert_eq!(cut(&mut schema), Ok(()));
+        let mut left = 2;
+        assert_eq!(cut(&mut schema, &mut left), Ok(()));
         assert_eq!(endless(&schema), None);
         assert_eq!(schema["properties"]["b"]["anyOf"][1], json!({ "type": "null" }));
         let mut whole = json!({ "$ref": "#" });
-        assert_eq!(cut(&mut whole), Err(ENDLESS));
+        assert_eq!(cut(&mut whole, &mut left), Err(ENDLESS));
     }
 
     #[test]

@@ -50,13 +50,17 @@ fn add_pattern(part: &mut Map<String, Value>, pattern: String) {
 /// Patterns of names.
 fn names(part: &mut Map<String, Value>) {
     let Some(Value::Object(patterns)) = part.get_mut("patternProperties") else { return };
-    let named = std::mem::take(patterns).into_iter().map(|(pattern, schema)| {
-        match ecma::expressions(&pattern).as_deref() {
-            Ok([one]) => (one.search(), schema),
-            _ => (pattern, schema),
+    for (pattern, schema) in std::mem::take(patterns) {
+        let mut translated = match ecma::expressions(&pattern).as_deref() {
+            Ok([one]) => one.search(),
+            _ => pattern,
+        };
+        // Two that mean the same stay two, which the library refuses.
+        while patterns.contains_key(&translated) {
+            translated = format!("(?:{translated})");
         }
-    });
-    *patterns = named.collect();
+        patterns.insert(translated, schema);
+    }
 }
 
 #[cfg(test)]
@@ -74,9 +78,9 @@ mod tests {
         assert_eq!(items["allOf"][0]["pattern"], "^[0-9]");
         assert!(items["allOf"][1]["pattern"].as_str().unwrap().starts_with("^(?:((25"));
         assert_eq!((items["minLength"].as_u64(), items.get("format")), (Some(2), None));
-        let names = json!({ "patternProperties": { "^\\d": {}, "(": {} } });
+        let names = json!({ "patternProperties": { "^\\d": {}, "(": {}, "^[0-9]": {} } });
         let written = for_library(&names);
         let keys: Vec<_> = written["patternProperties"].as_object().unwrap().keys().collect();
-        assert_eq!(keys, ["^[0-9]", "(?:"]);
+        assert_eq!(keys, ["^[0-9]", "(?:", "(?:^[0-9])"]);
     }
 }

@@ -83,7 +83,12 @@ struct Property<'a> {
 impl Parameters {
     /// Parameters by the schema of a tool, null if it has none.
     pub fn of(schema: &Value) -> Self {
-        let mut reader = Reader { root: schema, strings: Strings::new(schema, BUDGET), copied: 0 };
+        let mut reader = Reader {
+            root: schema,
+            strings: Strings::new(schema, BUDGET),
+            copied: 0,
+            cuts: ends::MOST_CUT,
+        };
         let mut found = Found::default();
         reader.collect(schema, "", &mut found, &mut Vec::new());
         let rules = match found.properties.is_empty() {
@@ -139,6 +144,8 @@ struct Reader<'a> {
     strings: Strings<'a>,
     /// Bytes of parts that stand alone.
     copied: usize,
+    /// Endless parts that may still be cut off.
+    cuts: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -282,7 +289,7 @@ impl<'a> Reader<'a> {
             return self.strings.rule(types, schema, place);
         }
         match self.alone(schema) {
-            Some(mut schema) => match ends::cut(&mut schema) {
+            Some(mut schema) => match ends::cut(&mut schema, &mut self.cuts) {
                 Ok(()) => ValueRule::Json { schema, lenient: false },
                 Err(reason) => ValueRule::Never(reason),
             },

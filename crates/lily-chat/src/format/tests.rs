@@ -528,6 +528,67 @@ fn excluded_bounds_and_decimal_steps_are_kept_exactly() {
 }
 
 #[test]
+fn what_chance_writes_between_bounds_of_chance_fits_them() {
+    let (formats, tokenizer) = (formats(), tokenizer());
+    let mut chance = Chance(0x5eed);
+    let mut kept = 0;
+    for _ in 0..150 {
+        let mut number = |scale: f64| (chance.below(41) as f64 - 20.0) / scale;
+        let scale = [1.0, 2.0, 10.0, 100.0][number(1.0).abs() as usize % 4];
+        let (one, other) = (number(scale), number(scale));
+        let (lower, upper) = (one.min(other), one.max(other));
+        let words = ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"];
+        let (above, below) = (chance.below(3), chance.below(3));
+        let kind = ["number", "integer"][chance.below(2)];
+        let mut schema = json!({ "type": kind });
+        if above < 2 {
+            schema[words[above]] = json!(lower);
+        }
+        if below < 2 {
+            schema[words[2 + below]] = json!(upper);
+        }
+        let step = [1.0, 0.5, 0.1, 0.05, 3.0][chance.below(5)];
+        let has_step = chance.below(2) == 0;
+        if has_step {
+            schema["multipleOf"] = json!(step);
+        }
+        let format = Format::JsonSchema(schema.clone());
+        let rules = Rules {
+            format: Some(&format),
+            tools: &[],
+            strict: &[],
+            calls: CallRule::Auto,
+            parallel: true,
+        };
+        let Ok(bound) = formats.bind(&rules) else {
+            // Nothing fits it, which a grid of candidates shows.
+            let fits = |n: i32| {
+                let value = f64::from(n) / 200.0;
+                let is_step = |step: f64| ((value / step).round() - value / step).abs() < 1e-9;
+                (above > 1 || value > lower || above == 0 && value == lower)
+                    && (below > 1 || value < upper || below == 0 && value == upper)
+                    && (!has_step || is_step(step))
+                    && (kind == "number" || is_step(1.0))
+            };
+            assert!(!(-4200..4200).any(fits), "{schema}");
+            continue;
+        };
+        kept += 1;
+        for seed in 1..4 {
+            let text = written(&mut bound.clone().unwrap(), seed, &tokenizer);
+            let value: f64 = text.parse().unwrap();
+            assert!(above > 1 || value > lower || above == 0 && value == lower, "{schema}: {text}");
+            assert!(below > 1 || value < upper || below == 0 && value == upper, "{schema}: {text}");
+            assert!(kind == "number" || value.fract() == 0.0, "{schema}: {text}");
+            let steps = value / step;
+            let is_near = (steps - steps.round()).abs() <= 1e-9 * steps.abs().max(1.0);
+            assert!(!has_step || is_near, "{schema}: {text}");
+        }
+    }
+    assert!(kept > 60, "{kept}");
+}
+
+#[test]
 fn ordinary_schemas_of_pydantic_and_zod_are_kept() {
     let mail = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$";
     let schema = json!({ "type": "object", "additionalProperties": false,
