@@ -1,7 +1,7 @@
 //! CPU face: blocks of output columns, a whole number of partial sums of squares each.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, ProductTiles, Scratch, multiply};
+use crate::cpu::{CpuLaunch, ProductTiles, Scratch, multiply};
 use crate::residual::Write;
 
 /// Output columns of one tile; a multiple of every `ss_columns`.
@@ -22,14 +22,13 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (tokens, columns) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
     let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
-    let block = Block::from((0, columns.clone()));
-    if inputs.begin(l, l.numerics, (matrix, &block), (tokens.nth(0), n)) {
+    if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
         for row in tokens.iter() {
             // SAFETY: no tile of this launch writes `att`.
             inputs.push(unsafe { l.f32(bind::ATT).read(row * width..(row + 1) * width) }, 1.0);
         }
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let results = multiply(l.simd, matrix, (0, columns.clone()), inputs, 0..n, floats);
     for (row, result) in tokens.iter().zip(results.chunks_exact(columns.len())) {
         let columns = columns.clone();
         // SAFETY: these columns of this row belong to this tile alone.

@@ -1,6 +1,6 @@
 //! The input projections' common body: the whole merged matrix times the normalised inputs.
 
-use super::{Block, CpuLaunch, ProductTiles, Scratch, multiply};
+use super::{CpuLaunch, ProductTiles, Scratch, multiply};
 use crate::norm::NormArgs;
 use crate::shape::StepArgs;
 
@@ -42,8 +42,7 @@ impl Projection {
         let (tokens, rows) = self.tiles(l).nth(tile);
         let Scratch { inputs, floats, .. } = scratch;
         let (matrix, n) = (l.matrix(self.weight), tokens.len());
-        let block = Block::from((0, rows.clone()));
-        if inputs.begin(l, l.numerics, (matrix, &block), (tokens.nth(0), n)) {
+        if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
             for row in tokens.iter() {
                 // SAFETY: no launch that reads `xn` or `x_ss` writes them.
                 let (x, scale) =
@@ -51,7 +50,7 @@ impl Projection {
                 inputs.push(x, scale);
             }
         }
-        let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+        let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
         for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
             store(rows.start, token, results);
         }

@@ -36,8 +36,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let matrix = l.matrix(bind::DOWN);
     let mut sum = [0.0; TILE_COLUMNS];
     let sum = &mut sum[..columns.len()];
-    let first = Block::from((ids[0] as usize, columns.clone()));
-    if inputs.begin(l, l.numerics, (matrix, &first), (row, slots)) {
+    if inputs.begin(l, l.numerics, matrix, (row, slots)) {
         h.chunks(inner).for_each(|h| inputs.push(h, 1.0));
     }
     for (slot, (&id, &weight)) in ids.iter().zip(route).enumerate() {

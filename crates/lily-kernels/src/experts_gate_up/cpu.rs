@@ -39,7 +39,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     };
     let matrix = l.matrix(bind::GATE_UP);
     let Scratch { inputs, floats, .. } = scratch;
-    if inputs.begin(l, l.numerics, (matrix, &block), (row, 1)) {
+    if inputs.begin(l, l.numerics, matrix, (row, 1)) {
         // SAFETY: this launch writes neither inputs nor sums.
         let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
         inputs.push(x, scale);

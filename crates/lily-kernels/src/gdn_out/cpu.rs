@@ -1,7 +1,7 @@
 //! CPU face: blocks of matrix rows, which are columns of the residual stream.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, ProductTiles, Scratch, multiply};
+use crate::cpu::{CpuLaunch, ProductTiles, Scratch, multiply};
 use crate::math::rms_scale;
 use crate::residual::Write;
 
@@ -28,8 +28,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (tokens, columns) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, more } = scratch;
     let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
-    let block = Block::from((0, columns.clone()));
-    let fresh = inputs.begin(l, l.numerics, (matrix, &block), (tokens.nth(0), n));
+    let fresh = inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n));
     for row in tokens.iter().take(if fresh { n } else { 0 }) {
         // SAFETY: the launch only reads `og`.
         let og = unsafe { l.f32(bind::OG).read(row * v_width..(row + 1) * v_width) };
@@ -47,7 +46,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         }
         inputs.push(more, 1.0);
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let results = multiply(l.simd, matrix, (0, columns.clone()), inputs, 0..n, floats);
     for (row, result) in tokens.iter().zip(results.chunks_exact(columns.len())) {
         let columns = columns.clone();
         // SAFETY: these columns of this row belong to this tile alone.

@@ -1,7 +1,7 @@
 //! CPU face: one work entry by blocks of columns; its rows share every weight row.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, Scratch, multiply};
+use crate::cpu::{CpuLaunch, Scratch, multiply};
 use crate::routing::cpu::GroupedTiles;
 
 /// Columns of one tile: enough work to hide the preparation of the inputs.
@@ -30,11 +30,11 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     };
     let Scratch { inputs, floats, .. } = scratch;
     let (matrix, n) = (l.matrix(bind::DOWN), tokens.len());
-    let block = Block::from((entry.expert, columns.clone()));
-    if inputs.begin(l, l.numerics, (matrix, &block), (entry.rows.start, n)) {
+    if inputs.begin(l, l.numerics, matrix, (entry.rows.start, n)) {
         hs.chunks(inner).for_each(|h| inputs.push(h, 1.0));
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let rows = (entry.expert, columns.clone());
+    let results = multiply(l.simd, matrix, rows, inputs, 0..n, floats);
     let places = tokens.iter().zip(row_slots);
     for ((&token, &slot), results) in places.zip(results.chunks_exact(columns.len())) {
         let at = token as usize * slots + slot as usize;

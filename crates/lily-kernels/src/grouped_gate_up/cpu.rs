@@ -1,7 +1,7 @@
 //! CPU face: one work entry by blocks of inner columns; its tokens share every weight row.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, Scratch, multiply};
+use crate::cpu::{CpuLaunch, Scratch, multiply};
 use crate::routing::cpu::GroupedTiles;
 
 /// Inner columns of one tile, two matrix rows each: enough work to hide the preparation of the
@@ -25,9 +25,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let tokens = unsafe { l.i32(bind::ROW_TOKEN).read(entry.rows.clone()) };
     let Scratch { inputs, floats, .. } = scratch;
     let (matrix, n) = (l.matrix(bind::GATE_UP), tokens.len());
-    let rows = 2 * columns.start..2 * columns.end;
-    let block = Block::from((entry.expert, rows.clone()));
-    if inputs.begin(l, l.numerics, (matrix, &block), (entry.rows.start, n)) {
+    if inputs.begin(l, l.numerics, matrix, (entry.rows.start, n)) {
         for &token in tokens {
             // SAFETY: this launch writes neither inputs nor sums.
             let (x, scale) =
@@ -35,7 +33,8 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
             inputs.push(x, scale);
         }
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let rows = 2 * columns.start..2 * columns.end;
+    let results = multiply(l.simd, matrix, (entry.expert, rows.clone()), inputs, 0..n, floats);
     for (sorted, results) in entry.rows.zip(results.chunks_exact(rows.len())) {
         let span = sorted * inner + columns.start..sorted * inner + columns.end;
         // SAFETY: these columns of this sorted row belong to this tile alone.

@@ -2,7 +2,7 @@
 //! the model is read once.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, ProductTiles, Scratch, multiply};
+use crate::cpu::{CpuLaunch, ProductTiles, Scratch, multiply};
 
 /// Candidate groups of one tile: 256 matrix rows of a real vocabulary, tens of microseconds.
 const TILE_GROUPS: usize = 8;
@@ -25,15 +25,14 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (tokens, rows) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
     let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
-    let block = Block::from((0, rows.clone()));
-    if inputs.begin(l, l.numerics, (matrix, &block), (tokens.nth(0), n)) {
+    if inputs.begin(l, l.numerics, matrix, (tokens.nth(0), n)) {
         for row in tokens.iter() {
             // SAFETY: this launch writes neither inputs nor sums.
             let (x, scale) = unsafe { a.norm.scaled_row(l.f32(bind::XN), l.f32(bind::X_SS), row) };
             inputs.push(x, scale);
         }
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
     for (row, logits) in tokens.iter().zip(results.chunks_exact(rows.len())) {
         let out = a.output(row);
         let span = out * vocab + rows.start..out * vocab + rows.end;

@@ -1,7 +1,7 @@
 //! CPU face: blocks of matrix rows by blocks of tokens, always with f32 inputs.
 
 use super::{Args, bind};
-use crate::cpu::{Block, CpuLaunch, Numerics, ProductTiles, Scratch, multiply};
+use crate::cpu::{CpuLaunch, Numerics, ProductTiles, Scratch, multiply};
 
 /// Matrix rows of one tile.
 const TILE_ROWS: usize = 32;
@@ -21,8 +21,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
     let (tokens, rows) = product_tiles(l, &a).nth(tile);
     let Scratch { inputs, floats, .. } = scratch;
     let (matrix, n) = (l.matrix(bind::WEIGHT), tokens.len());
-    let block = Block::from((0, rows.clone()));
-    let fresh = inputs.begin(l, Numerics::Exact, (matrix, &block), (tokens.nth(0), n));
+    let fresh = inputs.begin(l, Numerics::Exact, matrix, (tokens.nth(0), n));
     for row in tokens.iter().take(if fresh { n } else { 0 }) {
         // SAFETY: no binding of this launch that holds `x`, its sums or the norm is written.
         let ((x, scale), norm) = unsafe {
@@ -35,7 +34,7 @@ pub(super) fn run(l: &CpuLaunch<'_>, tile: usize, scratch: &mut Scratch) {
         floats.extend(x.iter().zip(norm).map(|(x, w)| x * w));
         inputs.push(floats, scale);
     }
-    let results = multiply(l.simd, matrix, block, inputs, 0..n, floats);
+    let results = multiply(l.simd, matrix, (0, rows.clone()), inputs, 0..n, floats);
     for (token, results) in tokens.iter().zip(results.chunks_exact(rows.len())) {
         let span = token * logits + rows.start..token * logits + rows.end;
         // SAFETY: these matrix rows of this token belong to this tile alone.

@@ -3,11 +3,10 @@
 
 use std::ops::Range;
 
-use lily_plan::{GROUP, WeightMatrix};
+use lily_plan::WeightMatrix;
 
 use super::packed::Rows;
-use crate::cpu::Simd;
-use crate::cpu::simd::{Isa, Kernel, ROWS};
+use crate::cpu::simd::{Isa, ROWS};
 
 /// Bytes that memory is read by.
 const LINE: usize = 64;
@@ -37,44 +36,6 @@ impl From<(usize, Range<usize>)> for Block {
     fn from((expert, rows): (usize, Range<usize>)) -> Self {
         let then = (expert, rows.end);
         Self { expert, rows, then }
-    }
-}
-
-/// Asks for the first rows of a block, ahead of which nobody has asked for anything.
-pub(super) fn ask(simd: Simd, matrix: &WeightMatrix, block: &Block) {
-    let mut rows = Rows::nowhere(matrix.k());
-    rows.find(matrix, block.expert, block.rows.clone());
-    let Some(format) = rows.format() else { return };
-    let most = DISTANCE / (ROWS * format.code_bytes(matrix.k())).max(1);
-    simd.run(First {
-        sixteens: most.clamp(1, (rows.len() / ROWS).max(1)),
-        groups: matrix.k() / GROUP,
-        group_bytes: format.code_bytes(GROUP),
-        rows: &rows,
-    });
-}
-
-/// The first sixteens of some rows.
-struct First<'a> {
-    rows: &'a Rows<'a>,
-    sixteens: usize,
-    groups: usize,
-    group_bytes: usize,
-}
-
-impl Kernel for First<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Isa>(self, s: S) {
-        let (codes, factors) = self.rows.step();
-        let (row_bytes, factor_bytes) = (self.groups * self.group_bytes, 2 * self.groups);
-        for nth in 0..self.sixteens {
-            let mut these = Ahead::new(self.rows, (nth * codes, nth * factors));
-            for _ in 0..self.groups {
-                these.prefetch(s, (ROWS * self.group_bytes, row_bytes), factor_bytes);
-            }
-        }
     }
 }
 
@@ -193,7 +154,7 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use lily_plan::{RowFormat, RowSegment};
+    use lily_plan::{GROUP, RowFormat, RowSegment};
 
     use super::*;
 

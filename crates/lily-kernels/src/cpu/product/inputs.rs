@@ -2,7 +2,6 @@
 
 use lily_plan::{GROUP, WeightMatrix};
 
-use super::ahead::{self, Block};
 use crate::cpu::simd::{Isa, Kernel};
 use crate::cpu::{CpuLaunch, Numerics, Simd};
 
@@ -69,21 +68,19 @@ pub(super) struct Codes<'a> {
 }
 
 impl Inputs {
-    /// Begins the `n` input rows of one place of a launch, for the matrix that they will meet, first of
-    /// all in `block`, whose memory comes while they are prepared. False if they are here already, from
-    /// an earlier tile: then nothing is to be pushed.
+    /// Begins the `n` input rows of one place of a launch, for the matrix that they will meet. False
+    /// if they are here already, from an earlier tile: then nothing is to be pushed.
     pub fn begin(
         &mut self,
         l: &CpuLaunch<'_>,
         numerics: Numerics,
-        (matrix, block): (&WeightMatrix, &Block),
+        matrix: &WeightMatrix,
         (place, n): (usize, usize),
     ) -> bool {
         let of = Some((l.stamp, place));
         if self.of == of && self.tokens == n {
             return false;
         }
-        ahead::ask(l.simd, matrix, block);
         self.clear(l.simd, Wanted::by(numerics, matrix), matrix.k(), n);
         self.of = of;
         true
