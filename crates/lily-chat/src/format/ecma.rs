@@ -3,10 +3,12 @@
 //! A digit is one of ten here, a `.` takes no line end, brackets and `&` in a class are themselves, and
 //! names of groups mean nothing. What a text must also be (look-ahead behind `^`) becomes an expression
 //! of its own. Differences that are left: `.` takes U+2028 and U+2029, as excluding them would cost
-//! each mask a walk over the vocabulary.
+//! each mask a walk over the vocabulary; a class without `"` or `\\` does not take U+001F.
 
 use std::iter::Peekable;
 use std::str::Chars;
+
+use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// Digits, letters of words and white space, as the inside of a class.
 const DIGIT: &str = "0-9";
@@ -18,6 +20,8 @@ const ANY: &str = "(?s:.*)";
 const OTHER_LINES: &str = r"(?:[\r\n](?s:.*))?";
 /// Characters of the numbers of a repetition, its closing brace included.
 const LONGEST_COUNT: usize = 24;
+/// The last of the characters that JSON has as escapes only.
+const LAST_CONTROL: char = '\x1f';
 /// Why a pattern cannot be kept.
 const LOOKS: &str = "it has look-around in a place or of a form that is not supported";
 const REFERS: &str = "it refers back to a group, which is not supported";
@@ -147,9 +151,9 @@ fn excluding(inside: &str) -> Result<Expression, &'static str> {
         found.push(reader.atom(c)?.ok_or(LOOKS)?);
     }
     whole(match (is_anywhere, &found[..]) {
-        (false, [one]) if is_all => format!("{ANY}[^{one}]{ANY}"),
+        (false, [one]) if is_all => format!("{ANY}{}{ANY}", quotable(format!("[^{one}]"))),
         _ if is_all => return Err(LOOKS),
-        (false, [one]) => format!("(?:[^{one}]{ANY})?"),
+        (false, [one]) => format!("(?:{}{ANY})?", quotable(format!("[^{one}]"))),
         (true, [one]) => format!(r"[^{one}\r\n]*{OTHER_LINES}"),
         (true, [one, two]) if one == two => {
             format!(r"(?:[^{one}\r\n]|{one}[^{one}\r\n])*{one}?{OTHER_LINES}")
@@ -182,11 +186,18 @@ struct Reader<'a> {
     chars: Peekable<Chars<'a>>,
     done: Vec<Alternative>,
     has_inner_anchors: bool,
+    /// The numbers of a repetition are being read.
+    in_count: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(pattern: &'a str) -> Self {
-        Self { chars: pattern.chars().peekable(), done: Vec::new(), has_inner_anchors: false }
+        Self {
+            chars: pattern.chars().peekable(),
+            done: Vec::new(),
+            has_inner_anchors: false,
+            in_count: false,
+        }
     }
 
     fn read(&mut self) -> Result<(), &'static str> {
@@ -213,11 +224,14 @@ impl<'a> Reader<'a> {
                     now.body.push(')');
                 }
                 '*' | '+' | '?' => now.body.push(c),
-                '{' if self.is_count() => now.body.push('{'),
-                '}' if is_counted(&now.body) => now.body.push('}'),
+                '{' if self.is_count() => {
+                    self.in_count = true;
+                    now.body.push('{');
+                }
+                '}' if std::mem::take(&mut self.in_count) => now.body.push('}'),
                 '.' => now.body.push_str(r"[^\r\n]"),
                 c => match self.atom(c)? {
-                    Some(class) => now.body.push_str(&class),
+                    Some(class) => now.body.push_str(&quotable(class)),
                     None => return Err(LOOKS),
                 },
             }
@@ -389,10 +403,16 @@ impl Atom {
     }
 }
 
-/// Whether the text ends with the numbers of a repetition.
-fn is_counted(text: &str) -> bool {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_digit() || c == ',');
-    number.len() < text.len() && number.ends_with('{') && !number.ends_with("\\{")
+/// A class in the form in which the library keeps it inside of JSON: of one that has all control characters
+/// it takes the escapes for `"` and `\` too, so that one which lacks either must not have them all.
+fn quotable(class: String) -> String {
+    let Ok(HirKind::Class(Class::Unicode(found))) = regex_syntax::parse(&class).map(Hir::into_kind)
+    else {
+        return class;
+    };
+    let has = |wanted: char| found.iter().any(|r| (r.start()..=r.end()).contains(&wanted));
+    let has_quotes = has('"') && has('\\');
+    if has(LAST_CONTROL) && !has_quotes { format!(r"[{class}&&[^\x1f]]") } else { class }
 }
 
 /// A character as itself, also in a class.
@@ -446,6 +466,8 @@ mod tests {
             (r"^[\b]$", &["\u{8}"], &["b"]),
             (r"^[^]$", &["\n", "a"], &[""]),
             (r"^{a}{2}$", &["{a}}"], &["a"]),
+            (r"^\\{3}\{2}$", &[r"\\\{2}"], &[r"\{3}{2}"]),
+            (r"^C:\\{1,2}\w$", &[r"C:\x", r"C:\\x"], &[r"C:\\\x"]),
             (r"^a{2,}b{1,2}$", &["aab", "aaabb"], &["ab"]),
             (r"^\u0041\x42\u{1F600}\ud83d\ude00\cJ\0$", &["AB😀😀\n\0"], &["AB"]),
             (r"^\p{Lu}\P{Lu}[\p{Nd}x]$", &["Ää1"], &["ää1"]),

@@ -193,6 +193,33 @@ fn what_chance_writes_matches_its_expression_grammar_or_list() {
 }
 
 #[test]
+fn escapes_of_json_are_no_way_around_the_class_of_a_pattern() {
+    let patterns = [
+        r#"^[^"\\]{3}$"#,
+        r#"^[^\n"\\]{3}$"#,
+        r#"^[^\\/:*?"<>|]{3}$"#,
+        r"^[\x00-\x1f]{3}$",
+        r"^[^ -~]{3}$",
+        r"^\p{Cc}{3}$",
+        r#"^(?!["\\])(?:\x01|"){3}$"#,
+    ];
+    // What may come behind the backslash of an escape.
+    let escapes = |pattern: &str| {
+        let schema = json!({ "type": "string", "pattern": pattern });
+        let mut bound = bind(&Format::JsonSchema(schema)).unwrap();
+        bound.accept(u32::from(b'"')).unwrap();
+        bound.accept(u32::from(b'\\')).unwrap();
+        let next = allowed(&mut bound);
+        [b'u', b'"', b'\\'].map(|byte| next.contains(&u32::from(byte)))
+    };
+    for pattern in patterns {
+        assert_eq!(escapes(pattern), [true, false, false], "{pattern}");
+    }
+    assert_eq!(escapes("^[^x]{3}$"), [true, true, true]);
+    assert_eq!(escapes(r#"^[^"]{3}$"#), [true, false, true]);
+}
+
+#[test]
 fn a_text_ends_only_where_its_format_does() {
     let tokenizer = tokenizer();
     let mut bound = bind(&Format::Regex("ab?".into())).unwrap();
