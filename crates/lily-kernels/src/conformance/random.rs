@@ -43,7 +43,7 @@ pub fn random_shape(seed: u64) -> ModelShape {
         kv_heads,
         head_dim,
         rotary_dim: random.multiple(2, head_dim / 2),
-        rope_theta: 1e4 * 10f64.powi(random.below(4) as i32),
+        rope_theta: [1e4, 1e5, 1e6, 1e7][random.below(4)],
         k_heads,
         v_heads,
         k_dim,

@@ -108,9 +108,12 @@ impl<'a> Rows<'a> {
             let stored =
                 segment.source_row + (expert - segment.experts.start) * segment.expert_stride;
             let (codes, scales) = (segment.format.code_bytes(k), segment.format.scale_bytes(k));
-            // All rows from the first of these to the segment's end.
+            // The segment's rows from the first of these on. Behind them whole vectors are read where there
+            // is room: the pointers are those of all bytes.
             let part = |bytes: &'a [u8], row: usize| {
-                bytes[(stored + served.start) * row..(stored + segment.rows) * row].as_ptr()
+                let (from, to) = ((stored + served.start) * row, (stored + segment.rows) * row);
+                assert!(from <= to && to <= bytes.len(), "rows of {row} bytes in {}", bytes.len());
+                bytes.as_ptr().wrapping_add(from)
             };
             let starts = (
                 part(&segment.codes, codes),
