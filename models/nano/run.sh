@@ -54,5 +54,5 @@ case ${1:-} in
     cat "$2"/model.part? > "$3/model.safetensors"
     cp tokenizer/* "$3/"
     python3 -c "import json, config, export; print(json.dumps(export.config_json(config.NANO), indent=1))" > "$3/config.json" ;;
-  *) sed -n '2,9p' "$0" ;;
+  *) sed -n '2,8p' "$0" ;;
 esac

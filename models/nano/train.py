@@ -2,7 +2,7 @@
 """Trains lily-nano, from nothing or from a written model.
 
   python train.py --minutes 15 --out OUT            one GPU
-  python train.py --from MODEL --minutes 9 --rate 1.5e-3 --seed 2 --first-long 0 --out OUT
+  python train.py --from MODEL --minutes 9.4 --rate 2e-3 --seed 2 --first-long 0 --out OUT
   python train.py --tiny --steps 200 --out OUT      a check on a CPU
 
 The rate of learning and the switch to 4-bit weights follow the share of the time (or of `--steps`)
