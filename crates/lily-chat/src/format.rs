@@ -51,9 +51,9 @@ const NOTHING_FITS: &str = "no text fits it; let at least one do so";
 const TOO_COMPLEX: &str = "it is too complex; ask for a simpler one";
 /// What is said where the library fails without a reason for people.
 const UNKEPT_FORM: &str = "it has a form that cannot be kept";
-/// White space between the parts of a JSON text: enough for any indentation, and no place where a
+/// White space between the parts of a JSON text: enough for usual indentation, and no place where a
 /// model can go on for ever.
-const WHITE_SPACE: &str = r"[ \t]{1,64}|\r?\n[ \t]{0,64}";
+const WHITE_SPACE: &str = r"[ \t]{1,24}|\r?\n[ \t]{0,24}";
 
 /// Tokens that end no value of a call, whatever stands in front of them: they are allowed or not as a
 /// whole, which spares a walk over all of them at each new line of a value.
