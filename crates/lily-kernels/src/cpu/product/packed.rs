@@ -185,7 +185,7 @@ impl<'a> Rows<'a> {
     pub(super) fn multiply(
         &self,
         simd: Simd,
-        (course, place): (&Course<'_>, usize),
+        course: (&Course<'_>, usize),
         inputs: &Inputs,
         (first, tokens): (usize, usize),
         (out, width): (&mut [f32], usize),
@@ -193,31 +193,22 @@ impl<'a> Rows<'a> {
         assert!(self.k == inputs.k() && inputs.has_codes());
         assert!(first + tokens <= inputs.tokens() && (1..=MOST_TOKENS).contains(&tokens));
         assert!(self.len <= width && (tokens - 1) * width + self.len <= out.len());
-        let groups = inputs.k() / GROUP;
-        let (rows, inputs, out) = (self, inputs.codes(first), out.as_mut_ptr());
+        let (inputs, out) = ((inputs.codes(first), tokens), (out.as_mut_ptr(), width));
         match self.format {
-            Some(RowFormat::Q4) => simd.run(Product::<{ GROUP / 2 }> {
-                rows,
-                course,
-                place,
-                groups,
-                inputs,
-                tokens,
-                out,
-                width,
-            }),
-            Some(RowFormat::Q8) => simd.run(Product::<GROUP> {
-                rows,
-                course,
-                place,
-                groups,
-                inputs,
-                tokens,
-                out,
-                width,
-            }),
+            Some(RowFormat::Q4) => simd.run(self.product::<{ GROUP / 2 }>(course, inputs, out)),
+            Some(RowFormat::Q8) => simd.run(self.product::<GROUP>(course, inputs, out)),
             other => panic!("quantised rows of one format, not of {other:?}"),
         }
+    }
+
+    fn product<'p, const BYTES: usize>(
+        &'p self,
+        (course, place): (&'p Course<'a>, usize),
+        (inputs, tokens): (Codes<'p>, usize),
+        (out, width): (*mut f32, usize),
+    ) -> Product<'p, BYTES> {
+        let groups = self.k / GROUP;
+        Product { rows: self, course, place, groups, inputs, tokens, out, width }
     }
 }
 
