@@ -38,7 +38,7 @@ use bound::Text;
 pub use bound::{Bound, Unkept};
 use calls::Calls;
 use keywords::Fault;
-use library::for_library;
+use library::{for_library, with_options};
 pub use patience::Patience;
 use plain::{Plain, plain};
 use vocabulary::Vocabulary;
@@ -358,12 +358,8 @@ impl std::fmt::Debug for Formats {
 }
 
 fn json_grammar(schema: &Value) -> GrammarWithLexer {
-    let mut schema = for_library(schema);
-    if !schema.is_object() {
-        schema = json!({ "allOf": [schema] });
-    }
-    schema["x-guidance"] = json!({ "whitespace_pattern": WHITE_SPACE });
-    GrammarWithLexer::from_json_schema(schema)
+    let options = json!({ "whitespace_pattern": WHITE_SPACE });
+    GrammarWithLexer::from_json_schema(with_options(schema, options))
 }
 
 /// What of a schema means nothing, would be kept only nearly, or never comes to an end.

@@ -19,7 +19,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::FormatError;
-use super::library::for_library;
+use super::library::with_options;
 use super::parameters::{FREE, Parameter, Parameters, Rules, ValueRule};
 use super::tags;
 use super::vocabulary::{CALL, CALL_END, Vocabulary};
@@ -196,17 +196,12 @@ fn up_to_close() -> String {
 
 /// A schema whose values have the white space of a template's JSON.
 pub(crate) fn as_printed(schema: &Value, lenient: bool) -> Value {
-    let mut schema = match for_library(schema) {
-        Value::Object(schema) => schema,
-        other => serde_json::Map::from_iter([("allOf".to_owned(), Value::from(vec![other]))]),
-    };
     let options = serde_json::json!({
         "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
         // The schemas of most tools are meant for the model's eyes.
         "lenient": lenient,
     });
-    schema.insert("x-guidance".into(), options);
-    Value::Object(schema)
+    with_options(schema, options)
 }
 
 /// Whether a name can stand in a tag.

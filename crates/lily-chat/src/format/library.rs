@@ -35,6 +35,16 @@ pub(crate) fn for_library(schema: &Value) -> Value {
     schema
 }
 
+/// A schema for the library, as an object with options for it.
+pub(crate) fn with_options(schema: &Value, options: Value) -> Value {
+    let mut schema = match for_library(schema) {
+        Value::Object(schema) => schema,
+        other => Map::from_iter([("allOf".to_owned(), json!([other]))]),
+    };
+    schema.insert("x-guidance".into(), options);
+    schema.into()
+}
+
 /// Lets texts match one more expression.
 fn add_pattern(part: &mut Map<String, Value>, pattern: String) {
     if !part.contains_key("pattern") {
